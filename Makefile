@@ -1,0 +1,40 @@
+# Every verb but `install` depends on .venv, which is made once (and again when the dependencies change).
+PYTHON ?= python3
+BIN := $(if $(filter Windows_NT,$(OS)),.venv/Scripts,.venv/bin)
+PY := $(BIN)/python
+
+.DEFAULT_GOAL := help
+.PHONY: help install app demo test check bench campaign docs
+
+help: ## list the verbs
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PY) -m pip install -q -c constraints.txt -e '.[app,demo,dev]'
+	@touch $@
+
+install: .venv/installed ## make .venv and install everything, once
+
+app: install ## serve the web page on http://127.0.0.1:7860
+	$(PY) app/app.py
+
+demo: install ## break a small training three times and see it end right
+	@$(PY) -m fluxguard demo
+
+test: install ## run all tests
+	$(PY) -m pytest
+
+check: install ## lint and type-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: install ## measure the bars; prints a table and writes bench.json
+	@$(PY) -m tests.bench
+
+campaign: install ## the long version of the fault tests: many random kills
+	$(PY) -m pytest -m integration --timeout 1800 tests/campaign
+
+docs: install ## write the generated pages of docs/
+	$(PY) -m fluxguard.patching.document docs/rules.md
