@@ -1,0 +1,259 @@
+"""The heartbeat: one fixed-size record per rank that says where the trainer is, readable after its death.
+
+The record lies in a small file of a memory file system and is written through a mapping, not a system call: that
+halves the cost of a beat, and a file system that fills up or vanishes later cannot reach the trainer, because every
+page is allocated before the first beat. A CRC over the whole record makes a torn or foreign one unreadable instead
+of wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import os
+import struct
+import sys
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+_MAGIC = b"FGHB"
+_VERSION = 1
+_BODY = struct.Struct("<4sHHI16sdQIIIId16sdII32sdd")
+_CRC = struct.Struct("<I")
+SIZE = _BODY.size + _CRC.size
+"""Bytes of one record."""
+
+_READS = 3  # a reader that meets a record in the middle of being written looks again at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beat:
+    """One record of the heartbeat."""
+
+    pid: int
+    """The process that trains (not its launcher)."""
+    started: float
+    """When that process started, seconds since the epoch; 0 where the platform does not say."""
+    rank: int
+    """Its rank among all trainer processes."""
+    attempt: bytes
+    """The uuid of the attempt, 16 bytes; zeros without a supervisor."""
+    beats: int
+    """How many beats were written before this one."""
+    step: int
+    """Optimizer steps embodied in the weights, counted over all attempts."""
+    total: int
+    """Planned optimizer steps; 0 when not known yet."""
+    epoch: int
+    """The epoch, counted from 1; 0 before the first."""
+    batch: int
+    """Batches trained in this epoch."""
+    at: float
+    """Monotonic seconds when this beat was written."""
+    phase: str
+    """What the trainer is doing; one of `limits.PHASES`."""
+    phase_at: float
+    """Monotonic seconds when the phase began."""
+    done: int
+    """Items done in this phase; 0 when it does not count."""
+    of: int
+    """Items to do in this phase; 0 when it does not count."""
+    wait: str
+    """The wait that is open; empty when none is."""
+    deadline: float
+    """Monotonic seconds at which the open wait is over its limit; infinite without one."""
+    loss: float
+    """The last loss; NaN before the first."""
+
+
+def pack(beat: Beat) -> bytes:
+    """Return the record of `beat`, CRC included."""
+    body = _BODY.pack(
+        _MAGIC,
+        _VERSION,
+        beat.rank,
+        beat.pid,
+        beat.attempt,
+        beat.started,
+        beat.beats,
+        beat.step,
+        beat.total,
+        beat.epoch,
+        beat.batch,
+        beat.at,
+        beat.phase.encode()[:16],
+        beat.phase_at,
+        beat.done,
+        beat.of,
+        beat.wait.encode()[:32],
+        beat.deadline,
+        beat.loss,
+    )
+    return body + _CRC.pack(zlib.crc32(body))
+
+
+def unpack(record: bytes) -> Beat | None:
+    """Return the beat in `record`, or None when it is torn, foreign, or of another version."""
+    if len(record) < SIZE:
+        return None
+    body, crc = record[: _BODY.size], record[_BODY.size : SIZE]
+    if not record.startswith(_MAGIC) or _CRC.unpack(crc)[0] != zlib.crc32(body):
+        return None
+    (_, version, rank, pid, attempt, started, beats, step, total, epoch, batch, at, *rest) = _BODY.unpack(body)
+    phase, phase_at, done, of, wait, deadline, loss = rest
+    if version != _VERSION:
+        return None
+    return Beat(
+        pid=pid,
+        started=started,
+        rank=rank,
+        attempt=attempt,
+        beats=beats,
+        step=step,
+        total=total,
+        epoch=epoch,
+        batch=batch,
+        at=at,
+        phase=_text(phase),
+        phase_at=phase_at,
+        done=done,
+        of=of,
+        wait=_text(wait),
+        deadline=deadline,
+        loss=loss,
+    )
+
+
+def read(path: str | os.PathLike[str]) -> Beat | None:
+    """Return the last beat written to `path`, or None when there is none that can be trusted."""
+    for _ in range(_READS):
+        try:
+            with open(path, "rb", buffering=0) as file:
+                beat = unpack(file.read(SIZE) or b"")
+        except OSError:
+            return None
+        if beat is not None:
+            return beat
+    return None
+
+
+def path_for(folder: str | os.PathLike[str], rank: int) -> Path:
+    """Return where the heartbeat of `rank` lies in the heartbeat folder of a run."""
+    return Path(folder) / f"beat.{rank}"
+
+
+class Heart:
+    """Writes the heartbeat of this process; the first OSError mutes it for good, because a beat must never harm."""
+
+    __slots__ = (
+        "_map",
+        "_pid",
+        "attempt",
+        "batch",
+        "beats",
+        "deadline",
+        "done",
+        "epoch",
+        "loss",
+        "of",
+        "phase",
+        "phase_at",
+        "rank",
+        "started",
+        "step",
+        "total",
+        "wait",
+    )
+
+    def __init__(self, path: str | os.PathLike[str], *, rank: int = 0, attempt: bytes = bytes(16)) -> None:
+        self._map: mmap.mmap | None = None
+        self._pid = os.getpid()
+        self.started = process_started()
+        self.rank = rank
+        self.attempt = attempt
+        self.beats = self.step = self.total = self.epoch = self.batch = self.done = self.of = 0
+        self.phase = b"load"
+        self.phase_at = time.monotonic()
+        self.wait = b""
+        self.deadline = math.inf
+        self.loss = math.nan
+        # The mute is by design: a full disk or a missing folder costs the beat, never the training.
+        with contextlib.suppress(OSError, ValueError):
+            self._map = _mapped(path)
+        self.beat()
+
+    @property
+    def muted(self) -> bool:
+        """Whether nothing is written any more."""
+        return self._map is None
+
+    def mute(self) -> None:
+        """Write nothing any more; for forked children, whose copy would lie about the parent."""
+        self._map = None
+
+    def beat(self) -> None:
+        """Write one record of the fields as they are now."""
+        if self._map is None:
+            return
+        self.beats += 1
+        body = _BODY.pack(
+            _MAGIC,
+            _VERSION,
+            self.rank,
+            self._pid,
+            self.attempt,
+            self.started,
+            self.beats,
+            self.step,
+            self.total,
+            self.epoch,
+            self.batch,
+            time.monotonic(),
+            self.phase,
+            self.phase_at,
+            self.done,
+            self.of,
+            self.wait,
+            self.deadline,
+            self.loss,
+        )
+        try:
+            self._map[:SIZE] = body + _CRC.pack(zlib.crc32(body))
+        except (OSError, ValueError):
+            self._map = None
+
+
+def process_started() -> float:
+    """Return when this process started, seconds since the epoch; 0 where that needs more than the standard library."""
+    if not sys.platform.startswith("linux"):
+        return 0.0
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
+        return int(boot.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, StopIteration):
+        return 0.0
+
+
+def _mapped(path: str | os.PathLike[str]) -> mmap.mmap:
+    """Return a mapping of a new file whose every page is allocated: a later write can meet no full file system."""
+    fresh = f"{os.fspath(path)}.{os.getpid()}"
+    fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o600)
+    try:
+        if os.write(fd, bytes(SIZE)) != SIZE:
+            raise OSError("no room for a heartbeat")
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, SIZE)
+        mapping = mmap.mmap(fd, SIZE)
+    finally:
+        os.close(fd)
+    # A new file for each process: whoever still holds the old one keeps writing where nobody reads.
+    os.replace(fresh, path)
+    return mapping
+
+
+def _text(raw: bytes) -> str:
+    return raw.rstrip(b"\0").decode("utf-8", "replace")

@@ -1,0 +1,227 @@
+"""Every duration fluxguard promises, once, with the reason for it.
+
+Seconds as float; `None` means no limit; 0 is refused, because it reads as "off" and acts as "at once".
+Unhardened trainers beat less often, so the supervisor doubles its own limits for them (`Limits.doubled`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from os import PathLike
+from typing import Any
+
+from fluxguard.errors import LimitsError
+
+PHASES = (
+    "load",
+    "hash",
+    "text cache",
+    "latent cache",
+    "first step",
+    "step",
+    "sampling",
+    "saving",
+    "ending",
+)
+"""The phases of a training, in the order in which they are first met."""
+
+
+def _seconds(name: str, value: object, source: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise LimitsError(source, f"must be a number of seconds or null, not {value!r}", name)
+    if not value > 0:
+        raise LimitsError(source, "must be more than 0 seconds (null means no limit)", name)
+    return float(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitLimits:
+    """How long the guard, inside the trainer, lets one wait last."""
+
+    block_swap: float | None = 30.0
+    """Moving one block takes well under a second on any bus; 30 s is a dead driver or a stuck copy."""
+
+    batch: float | None = 60.0
+    """A batch is one cached file read; a minute without one is a stuck worker, not a slow disk."""
+
+    first_batch: float | None = 300.0
+    """The first batch waits for the workers to start, which under spawn import torch from a cold disk."""
+
+    read: float | None = 30.0
+    """Counted from the last new byte, so that a slow disk is never a broken one."""
+
+    barrier: float | None = 300.0
+    """Below the 600 s after which NCCL ends the process without a word about who is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseLimit:
+    """How long the supervisor waits in one phase."""
+
+    patience: float | None
+    """No beat, no progress, no CPU time and no I/O for this long: nothing in there is alive."""
+
+    ceiling: float | None
+    """No beat and no progress for this long, whatever else moves: a hang at 100 % is as common as at 0 %."""
+
+
+def _phases() -> dict[str, PhaseLimit]:
+    minute = 60.0
+    slow_start = PhaseLimit(patience=10 * minute, ceiling=60 * minute)
+    return {
+        "load": slow_start,  # 34 GB from a network disk; the fp8 cast of 12 G weights on one core
+        "hash": slow_start,  # SHA-256 of the whole base model, silent upstream
+        "text cache": slow_start,  # T5-XXL on a CPU
+        "latent cache": PhaseLimit(patience=10 * minute, ceiling=30 * minute),  # per image
+        "first step": PhaseLimit(patience=10 * minute, ceiling=30 * minute),  # torch.compile, worker start
+        "step": PhaseLimit(patience=5 * minute, ceiling=5 * minute),
+        "sampling": PhaseLimit(patience=15 * minute, ceiling=60 * minute),
+        "saving": PhaseLimit(patience=10 * minute, ceiling=30 * minute),  # a state on a network share
+        "ending": PhaseLimit(patience=10 * minute, ceiling=30 * minute),  # tracker finish and last uploads
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchLimits:
+    """How the supervisor itself behaves."""
+
+    look: float = 0.25
+    """Between two looks at the files; a quarter of the second within which a crash is to be seen."""
+
+    overdue: float = 3.0
+    """An open wait this far past its own limit was not ended by the guard: a held GIL or a stopped process."""
+
+    step_factor: float = 10.0
+    """The ceiling of a step grows to this many times the slowest step seen."""
+
+    settle: float = 2.0
+    """Between two samples of the stacks before a kill: two equal ones prove that nothing moves."""
+
+    evidence: float = 10.0
+    """The longest that stacks and figures may take before the kill goes on without them."""
+
+    grace: float = 10.0
+    """Between SIGTERM and SIGKILL: long enough for a process that can still end to end."""
+
+    reap: float = 20.0
+    """After SIGKILL only a process in an uninterruptible kernel wait lives on; it is reported, not waited for."""
+
+    memory: float = 50.0
+    """How long the next attempt waits for the GPU memory of the last one to be returned."""
+
+    backoff: float = 15.0
+    """Doubled with each restart that brought no progress; the first restart after progress is immediate."""
+
+    backoff_ceiling: float = 900.0
+    """A cloud disk or a driver that needs more than a quarter of an hour needs a person."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """All limits of one run."""
+
+    wait: WaitLimits = field(default_factory=WaitLimits)
+    phase: Mapping[str, PhaseLimit] = field(default_factory=_phases)
+    watch: WatchLimits = field(default_factory=WatchLimits)
+    max_restarts: int = 5
+    """Restarts in a row that brought no progress before the run is stopped; progress refills the budget."""
+
+    max_kills: int = 10
+    """The same for ends that came from outside (a kill by the system or a person), which are not the run's fault."""
+
+    def __post_init__(self) -> None:
+        for name, limit in self.phase.items():
+            if limit.patience is not None and limit.ceiling is not None and limit.ceiling < limit.patience:
+                raise LimitsError("limits", "must not be less than the patience of the phase", f"phase.{name}.ceiling")
+        for name in ("max_restarts", "max_kills"):
+            if getattr(self, name) < 0:
+                raise LimitsError("limits", "must be 0 or more", name)
+
+    def for_phase(self, phase: str) -> PhaseLimit:
+        """Return the limit of `phase`; an unknown one gets the most patient."""
+        return self.phase.get(phase) or self.phase["load"]
+
+    def doubled(self) -> Limits:
+        """Return the limits for a trainer that is not hardened: it shows less of what it does."""
+
+        def twice(value: float | None) -> float | None:
+            return None if value is None else 2 * value
+
+        phases = {
+            name: PhaseLimit(patience=twice(limit.patience), ceiling=twice(limit.ceiling))
+            for name, limit in self.phase.items()
+        }
+        return replace(self, phase=phases)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return plain values, as `from_mapping` reads them."""
+        return asdict(self)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], source: str = "limits") -> Limits:
+        """Build limits from plain values over the defaults.
+
+        Raises LimitsError naming `source` and the field: unknown, not a number, 0 or less, out of order.
+        """
+        unknown = set(values) - {f.name for f in fields(cls)}
+        if unknown:
+            raise LimitsError(source, "is not a limit", sorted(unknown)[0])
+        defaults = cls()
+        counts = {name: _count(name, values[name], source) for name in ("max_restarts", "max_kills") if name in values}
+        phases = dict(defaults.phase)
+        for name, given in _table("phase", values.get("phase", {}), source).items():
+            if name not in phases:
+                raise LimitsError(source, f"is not a phase (phases: {', '.join(PHASES)})", f"phase.{name}")
+            phases[name] = _section(phases[name], _table(f"phase.{name}", given, source), f"phase.{name}", source)
+        try:
+            return cls(
+                wait=_section(defaults.wait, _table("wait", values.get("wait", {}), source), "wait", source),
+                phase=phases,
+                watch=_section(defaults.watch, _table("watch", values.get("watch", {}), source), "watch", source),
+                **counts,
+            )
+        except LimitsError as error:
+            raise LimitsError(source, error.reason, error.field) from None
+
+
+def _count(name: str, value: object, source: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise LimitsError(source, f"must be a whole number, not {value!r}", name)
+    return value
+
+
+def _table(name: str, value: object, source: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise LimitsError(source, f"must be a table, not {value!r}", name)
+    return value
+
+
+def _section(defaults: Any, given: Mapping[str, Any], name: str, source: str) -> Any:
+    known = {f.name for f in fields(defaults)}
+    for key, value in given.items():
+        if key not in known:
+            raise LimitsError(source, "is not a limit", f"{name}.{key}")
+        _seconds(f"{name}.{key}", value, source)
+        if value is None and isinstance(defaults, WatchLimits):
+            raise LimitsError(source, "must be a number of seconds", f"{name}.{key}")
+    return replace(defaults, **{key: None if value is None else float(value) for key, value in given.items()})
+
+
+def read(path: str | PathLike[str]) -> Limits:
+    """Read a limits.json, as the supervisor writes it and the guard finds it through FLUXGUARD_LIMITS.
+
+    Raises OSError when it cannot be read and LimitsError when it says something that is not a limit.
+    """
+    with open(path, encoding="utf-8") as file:
+        try:
+            values = json.load(file)
+        except json.JSONDecodeError as error:
+            raise LimitsError(str(path), f"is not JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise LimitsError(str(path), "must hold a table")
+    values.pop("version", None)
+    return Limits.from_mapping(values, str(path))

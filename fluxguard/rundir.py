@@ -1,0 +1,196 @@
+"""The run directory: where the files between trainer and supervisor lie, and how they are written.
+
+Every file is written whole to a temporary name and renamed, or is append-only; each carries a version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+FOLDER = ".fluxguard"
+
+RUN_VARIABLE = "FLUXGUARD_RUN"
+ATTEMPT_VARIABLE = "FLUXGUARD_ATTEMPT"
+LIMITS_VARIABLE = "FLUXGUARD_LIMITS"
+
+AGAIN = 75
+"""Exit code of a fatal limit that another attempt may well pass (EX_TEMPFAIL)."""
+NEVER = 78
+"""Exit code of an end that would only repeat itself (EX_CONFIG)."""
+
+_SHARED_MEMORY = Path("/dev/shm")
+_REPLACE_TRIES = 5
+_REPLACE_PAUSE = 0.05
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write `data` so that a reader sees the old file or the new one, never a part, also after a power loss.
+
+    Raises OSError; the old file is then untouched.
+    """
+    fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        _replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _replace(source: str, target: Path) -> None:
+    """Rename, trying again on Windows, where a reader that holds the target open forbids it for a moment."""
+    for _ in range(_REPLACE_TRIES - 1):
+        try:
+            os.replace(source, target)
+        except PermissionError:
+            time.sleep(_REPLACE_PAUSE)
+        else:
+            return
+    os.replace(source, target)
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Write `values`, with the version, as `write_whole` does."""
+    text = json.dumps({"version": VERSION, **values}, indent=2, ensure_ascii=False)
+    write_whole(path, text.encode() + b"\n")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return what `write_json` wrote, or None when the file is missing, unreadable or of another version."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) and values.get("version") == VERSION else None
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable, where the platform has that."""
+    if os.name == "nt":
+        return
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class RunDir:
+    """The paths of one run, in `OUTPUT_DIR/.fluxguard`."""
+
+    def __init__(self, output_dir: str | os.PathLike[str]) -> None:
+        self.output_dir = Path(output_dir).resolve()
+        self.root = self.output_dir / FOLDER
+
+    def create(self) -> None:
+        """Make the folders, closed to others; one that is there already is closed too."""
+        for folder in (self.root, self.incidents, self.states):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.root.chmod(0o700)
+
+    @property
+    def job(self) -> Path:
+        """The frozen job."""
+        return self.root / "job.json"
+
+    @property
+    def run(self) -> Path:
+        """Where the heartbeats are."""
+        return self.root / "run.json"
+
+    @property
+    def limits(self) -> Path:
+        """The limits of this run, for the guard."""
+        return self.root / "limits.json"
+
+    @property
+    def ledger(self) -> Path:
+        """What happened, append-only."""
+        return self.root / "ledger.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """What the trainer printed; the trainer's own stdout and stderr."""
+        return self.root / "train.log"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one supervisor."""
+        return self.root / "lock"
+
+    @property
+    def owner(self) -> Path:
+        """Who holds the lock: {pid, started}."""
+        return self.root / "owner.json"
+
+    @property
+    def stop(self) -> Path:
+        """Its presence asks the supervisor to stop the run."""
+        return self.root / "stop.json"
+
+    @property
+    def incidents(self) -> Path:
+        """One numbered folder per incident."""
+        return self.root / "incidents"
+
+    @property
+    def states(self) -> Path:
+        """Verified states, by true step."""
+        return self.root / "states"
+
+    def spawn(self, attempt: str) -> Path:
+        """What the keeper is to start."""
+        return self.root / f"spawn.{attempt}.json"
+
+    def keeper(self, attempt: str) -> Path:
+        """Who keeps the attempt and what it started: {keeper, trainer}, each {pid, started}."""
+        return self.root / f"keeper.{attempt}.json"
+
+    def exit(self, attempt: str) -> Path:
+        """How the attempt ended, by its keeper."""
+        return self.root / f"exit.{attempt}.json"
+
+    def last_words(self, rank: int) -> Path:
+        """A fatal limit's verdict, by the guard."""
+        return self.root / f"last-words.{rank}.json"
+
+    def stacks(self, rank: int) -> Path:
+        """The stacks of a process that the guard ended."""
+        return self.root / f"stacks.{rank}.txt"
+
+    def beats(self) -> Path:
+        """Return the folder of the heartbeats: the one in run.json, else where this machine would put it."""
+        known = read_json(self.run)
+        return Path(known["beats"]) if known and isinstance(known.get("beats"), str) else self._beats_here()
+
+    def open_beats(self) -> Path:
+        """Make the folder of the heartbeats, in memory where the platform has that, and record it in run.json."""
+        folder = self._beats_here()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_json(self.run, {"beats": str(folder)})
+        return folder
+
+    def _beats_here(self) -> Path:
+        # A name that others cannot guess is not needed: the folder itself is closed to them, or it is not ours.
+        digest = f"{_digest(str(self.root)):08x}"
+        if sys.platform.startswith("linux") and os.access(_SHARED_MEMORY, os.W_OK):
+            folder = _SHARED_MEMORY / f"fluxguard-{os.getuid()}-{digest}"
+            if not folder.exists() or folder.stat().st_uid == os.getuid():
+                return folder
+        return self.root / "beats"
+
+
+def _digest(text: str) -> int:
+    import zlib
+
+    return zlib.crc32(text.encode())

@@ -1,0 +1,102 @@
+"""Laws of the heartbeat."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from fluxguard import heartbeat
+from fluxguard.heartbeat import SIZE, Heart, pack, read, unpack
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    """A reader sees every field that the writer set."""
+    heart = Heart(tmp_path / "beat.0", rank=3, attempt=bytes(range(16)))
+    heart.step, heart.total, heart.epoch, heart.batch, heart.loss = 12, 40, 2, 5, 0.25
+    heart.phase, heart.wait, heart.deadline = b"sampling", b"block swap", 9.5
+    heart.beat()
+    seen = read(tmp_path / "beat.0")
+    assert seen is not None
+    assert (seen.step, seen.total, seen.epoch, seen.batch, seen.loss) == (12, 40, 2, 5, 0.25)
+    assert (seen.phase, seen.wait, seen.deadline, seen.rank) == ("sampling", "block swap", 9.5, 3)
+    assert (seen.pid, seen.attempt, seen.beats) == (os.getpid(), bytes(range(16)), 2)
+
+
+def test_a_record_survives_its_writer(tmp_path: Path) -> None:
+    """What the last beat said can be read when nobody writes any more."""
+    heart = Heart(tmp_path / "beat.0")
+    heart.step = 7
+    heart.beat()
+    del heart
+    seen = read(tmp_path / "beat.0")
+    assert seen is not None
+    assert seen.step == 7
+
+
+def test_arbitrary_bytes_are_no_beat() -> None:
+    """Random, short, empty and bit-flipped records are None, and raise nothing."""
+    chance = random.Random(7)
+    for length in (0, 1, 4, SIZE - 1, SIZE, SIZE + 100):
+        for _ in range(200):
+            assert unpack(b"FGHB" + chance.randbytes(length)) is None
+            assert unpack(chance.randbytes(length)) is None
+
+
+@pytest.mark.parametrize("bit", range(0, SIZE * 8, 37))
+def test_one_flipped_bit_is_no_beat(tmp_path: Path, bit: int) -> None:
+    """A torn or damaged record is never mistaken for a good one."""
+    Heart(tmp_path / "beat.0")
+    record = bytearray((tmp_path / "beat.0").read_bytes())
+    assert unpack(bytes(record)) is not None
+    record[bit // 8] ^= 1 << (bit % 8)
+    assert unpack(bytes(record)) is None
+
+
+def test_packing_is_the_reverse_of_unpacking(tmp_path: Path) -> None:
+    """A beat packed again is the same record."""
+    Heart(tmp_path / "beat.0").beat()
+    record = (tmp_path / "beat.0").read_bytes()
+    beat = unpack(record)
+    assert beat is not None
+    assert pack(beat) == record
+
+
+def test_a_missing_folder_mutes(tmp_path: Path) -> None:
+    """Nowhere to write means no beats, not an error."""
+    heart = Heart(tmp_path / "gone" / "beat.0")
+    heart.beat()
+    assert heart.muted
+    assert read(tmp_path / "gone" / "beat.0") is None
+
+
+def test_a_full_disk_mutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No room for the record is met before the first beat, and mutes."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(heartbeat.os, "posix_fallocate", full, raising=False)
+    heart = Heart(tmp_path / "beat.0")
+    heart.beat()
+    assert heart.muted
+
+
+def test_a_vanished_file_harms_nobody(tmp_path: Path) -> None:
+    """Beats go on without an error after the file was removed."""
+    heart = Heart(tmp_path / "beat.0")
+    (tmp_path / "beat.0").unlink()
+    heart.beat()
+    assert read(tmp_path / "beat.0") is None
+
+
+def test_a_new_process_takes_the_place(tmp_path: Path) -> None:
+    """The writer before cannot overwrite what its successor says."""
+    old = Heart(tmp_path / "beat.0", attempt=bytes(16))
+    new = Heart(tmp_path / "beat.0", attempt=bytes([1] * 16))
+    old.step = 99
+    old.beat()
+    seen = read(tmp_path / "beat.0")
+    assert seen is not None
+    assert seen.attempt == new.attempt
+    assert seen.step == 0
