@@ -1,0 +1,153 @@
+"""One attempt: started under a keeper, found again by its uuid and the identity of its keeper."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fluxguard.rundir import ATTEMPT_VARIABLE, LIMITS_VARIABLE, RUN_VARIABLE, RunDir, read_json, write_json
+from fluxguard.supervisor import processes
+from fluxguard.supervisor.ledger import Event, Ledger
+from fluxguard.supervisor.observation import Exit
+from fluxguard.supervisor.processes import Identity
+
+_KEEPER = Path(__file__).with_name("keeper.py")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One life of the trainer."""
+
+    uuid: str
+    number: int
+    """Counted from 1 over the whole run."""
+    start_step: int
+    """True steps of the state it started from; 0 from the beginning."""
+    log_from: int
+    """Where its output begins in the log, in bytes."""
+    at: float
+    """When it was started, seconds since the epoch."""
+    keeper: Identity | None
+    """None when the supervisor died between deciding to start it and writing down whom it had started."""
+    kills_before: int = 0
+    """Kills for memory that the kernel had counted before it."""
+
+    @property
+    def mark(self) -> bytes:
+        """The uuid as the heartbeat carries it."""
+        return uuid.UUID(self.uuid).bytes
+
+    def exit(self, run: RunDir) -> Exit | None:
+        """Return how it ended, or None while it runs."""
+        written = read_json(run.exit(self.uuid))
+        if written is not None:
+            return Exit(
+                code=written.get("code"),
+                signal=written.get("signal"),
+                error=written.get("error"),
+                at=float(written.get("at") or 0),
+            )
+        if self.keeper is None or not self.keeper.alive():
+            # Looked at in this order: a keeper writes before it goes.
+            written = read_json(run.exit(self.uuid))
+            return self.exit(run) if written is not None else Exit()
+        return None
+
+    def processes(self) -> list[Identity]:
+        """Return every process of it that lives, its keeper left out."""
+        return processes.of_attempt(self.uuid, self.keeper)
+
+
+def spawn(
+    run: RunDir,
+    ledger: Ledger,
+    argv: Sequence[str],
+    *,
+    shown_argv: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    number: int,
+    start_step: int,
+    state: Path | None,
+    kills_before: int,
+) -> Attempt:
+    """Start an attempt under a keeper; the ledger knows of it before it exists. Raises OSError.
+
+    `shown_argv` is what may be written down; `argv` reaches the keeper in a file that is removed once it was read.
+    """
+    mark = str(uuid.uuid4())
+    log_from = run.log.stat().st_size if run.log.exists() else 0
+    started = ledger.add(
+        "attempt",
+        attempt=mark,
+        number=number,
+        start_step=start_step,
+        state=str(state) if state else None,
+        argv=list(shown_argv),
+        log_from=log_from,
+        kills_before=kills_before,
+    )
+    for stale in (run.last_words(0), run.stacks(0)):
+        stale.unlink(missing_ok=True)
+    write_json(
+        run.spawn(mark),
+        {
+            "argv": list(argv),
+            "cwd": str(cwd),
+            "log": str(run.log),
+            "exit": str(run.exit(mark)),
+            "keeper": str(run.keeper(mark)),
+        },
+    )
+    marked = {
+        **env,
+        RUN_VARIABLE: str(run.root),
+        ATTEMPT_VARIABLE: mark,
+        LIMITS_VARIABLE: str(run.limits),
+    }
+    pid = processes.detached([sys.executable, "-I", "-S", str(_KEEPER), str(run.spawn(mark))], env=marked, cwd=run.root)
+    keeper = Identity.of(pid)
+    ledger.add("spawned", attempt=mark, keeper=pid, started=keeper.started if keeper else 0.0)
+    return Attempt(
+        uuid=mark,
+        number=number,
+        start_step=start_step,
+        log_from=log_from,
+        at=started.at,
+        keeper=keeper,
+        kills_before=kills_before,
+    )
+
+
+def last(events: Sequence[Event]) -> Attempt | None:
+    """Return the newest attempt in the ledger, or None before the first."""
+    begun = next((event for event in reversed(events) if event.kind == "attempt"), None)
+    if begun is None:
+        return None
+    mark = str(begun.values["attempt"])
+    spawned = next((e for e in reversed(events) if e.kind == "spawned" and e.values.get("attempt") == mark), None)
+    keeper = Identity(int(spawned.values["keeper"]), float(spawned.values["started"])) if spawned else None
+    return Attempt(
+        uuid=mark,
+        number=int(begun.values["number"]),
+        start_step=int(begun.values["start_step"]),
+        log_from=int(begun.values["log_from"]),
+        at=begun.at,
+        keeper=keeper,
+        kills_before=int(begun.values.get("kills_before", 0)),
+    )
+
+
+def closed(events: Sequence[Event], mark: str) -> bool:
+    """Return whether the ledger says how the attempt ended."""
+    return any(event.kind == "ended" and event.values.get("attempt") == mark for event in events)
+
+
+def forget(run: RunDir, mark: str) -> None:
+    """Remove the command line of an attempt that has started: it may hold what must not be kept."""
+    if os.path.exists(run.keeper(mark)) or os.path.exists(run.exit(mark)):
+        run.spawn(mark).unlink(missing_ok=True)

@@ -1,0 +1,87 @@
+"""Detectors: each turns a history into a symptom or None. Pure; the tables of their tests are histories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fluxguard.limits import Limits
+from fluxguard.supervisor.observation import History
+
+
+@dataclass(frozen=True, kw_only=True)
+class Symptom:
+    """Something that a run which goes on well does not show."""
+
+    kind: str
+    """ended, overdue, idle or stuck."""
+    phase: str
+    since: float
+    """Seconds since the last beat or output."""
+    limit: float | None = None
+    """The limit that was passed, in seconds."""
+    what: str = ""
+    """The wait that is open, when the trainer says."""
+
+
+Detector = Callable[[History, Limits], Symptom | None]
+
+
+def ended(history: History, limits: Limits) -> Symptom | None:
+    """An attempt has ended when its keeper says so."""
+    if history.last.exit is None:
+        return None
+    return _symptom("ended", history, None)
+
+
+def overdue(history: History, limits: Limits) -> Symptom | None:
+    """A wait is overdue when the guard, which should have ended the process, did not: it cannot run any more."""
+    beat = history.last.beat
+    if beat is None or not beat.wait or history.last.now <= beat.deadline + limits.watch.overdue:
+        return None
+    return _symptom("overdue", history, limits.watch.overdue, beat.wait)
+
+
+def idle(history: History, limits: Limits) -> Symptom | None:
+    """A run is idle when nothing was seen of it for the patience of its phase: no beat, output, processor time or I/O.
+
+    What cannot be seen is not idle: without a heartbeat and without a sample of its processes there is no verdict.
+    """
+    patience = limits.for_phase(history.last.phase).patience
+    if patience is None or history.last.now - history.sign_at <= patience:
+        return None
+    if history.last.beat is None and history.sampled is None:
+        return None
+    return _symptom("idle", history, patience)
+
+
+def stuck(history: History, limits: Limits) -> Symptom | None:
+    """A run is stuck when it made no progress for the ceiling of its phase, whatever else moves."""
+    ceiling = limits.for_phase(history.last.phase).ceiling
+    if ceiling is None:
+        return None
+    if history.last.phase == "step":
+        ceiling = max(ceiling, limits.watch.step_factor * history.slowest_step)
+    if history.last.now - history.progress_at <= ceiling:
+        return None
+    return _symptom("stuck", history, ceiling)
+
+
+DETECTORS: tuple[Detector, ...] = (ended, overdue, idle, stuck)
+"""In order of certainty: the first that speaks is acted on."""
+
+
+def detect(history: History, limits: Limits) -> Symptom | None:
+    """Return the most certain symptom, or None."""
+    return next(filter(None, (detector(history, limits) for detector in DETECTORS)), None)
+
+
+def _symptom(kind: str, history: History, limit: float | None, what: str = "") -> Symptom:
+    beat = history.last.beat
+    return Symptom(
+        kind=kind,
+        phase=history.last.phase,
+        since=max(0.0, history.last.now - history.seen_at),
+        limit=limit,
+        what=what or (beat.wait if beat else ""),
+    )

@@ -1,0 +1,364 @@
+"""From a symptom and the evidence to a cause in plain words. Pure: rules in order, the first that fits speaks."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fluxguard.rundir import NEVER
+from fluxguard.supervisor.detectors import Symptom
+from fluxguard.supervisor.observation import Exit
+from fluxguard.supervisor.processes import Usage
+
+TRAINER, OUTSIDE, MACHINE, INPUT = "trainer", "outside", "machine", "input"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What was collected when the symptom came."""
+
+    exit: Exit | None = None
+    last_words: Mapping[str, Any] | None = None
+    """What the guard wrote before it ended the process."""
+    lines: Sequence[str] = ()
+    """The last lines of the output."""
+    usage: Usage | None = None
+    stacks: Mapping[int, str] = field(default_factory=dict)
+    """Python stacks by process."""
+    step: int = 0
+    """True steps when it happened."""
+    out_of_memory: bool = False
+    """The kernel killed something for memory since the attempt began."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """Why an attempt ended or had to be ended."""
+
+    cause: str
+    """A few words that name the cause, the same in the ledger, the report and the page."""
+    words: str
+    """What happened, for the person who finds it in the morning."""
+    advice: str = ""
+    """What that person can do."""
+    origin: str = TRAINER
+    """trainer, outside, machine or input."""
+    again: bool = True
+    """Whether another attempt can end differently."""
+    place: str = ""
+    """Where: two deaths at one place by a cause from the trainer are not bad luck."""
+
+
+def diagnose(symptom: Symptom, evidence: Evidence) -> Diagnosis:
+    """Return why, in words; the last rule always speaks."""
+    for rule in _RULES:
+        found = rule(symptom, evidence)
+        if found is not None:
+            return found
+    return _unexplained(symptom, evidence)
+
+
+def _could_not_start(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    if evidence.exit is None or evidence.exit.error is None:
+        return None
+    return Diagnosis(
+        cause="could not start",
+        words=f"The trainer could not be started: {evidence.exit.error}.",
+        advice="Check the interpreter and the working folder of the command.",
+        origin=INPUT,
+        again=False,
+    )
+
+
+_SAID_BY_GUARD = {
+    "block swap": "A block swap never came back: the step waited {waited:.1f} s for a block of weights"
+    " (limit {limit:g} s).",
+    "loader worker": "A DataLoader worker (process {workers}) delivered no batch for {waited:.1f} s (limit {limit:g} s)"
+    " and was ended with the trainer.",
+    "file read": "Reading {file} gave no new byte for {waited:.1f} s (limit {limit:g} s).",
+    "cache file": "The cache file {file} is broken; it was set aside and will be made again.",
+    "barrier": "Not every rank came to a barrier within {limit:g} s.",
+}
+_ADVICE_FOR_GUARD = {
+    "block swap": "If it comes again: update the GPU driver, or swap fewer blocks (--blocks_to_swap).",
+    "loader worker": "If it comes again: use fewer workers (--max_data_loader_n_workers), and look at the disk that"
+    " holds the data set.",
+    "file read": "Look at the disk or network share that holds the file.",
+}
+
+
+def _guard_spoke(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    said = evidence.last_words
+    if not said:
+        return None
+    cause = str(said.get("cause", "wait"))
+    values = {
+        "waited": float(said.get("waited") or 0),
+        "limit": float(said.get("limit") or 0),
+        "file": said.get("file") or "a file",
+        "workers": ", ".join(map(str, said.get("workers") or ())) or "unknown",
+    }
+    template = _SAID_BY_GUARD.get(cause, "{what} took longer than it may (limit {limit:g} s).")
+    return Diagnosis(
+        cause=cause,
+        words=template.format(what=str(said.get("what", "A wait")).capitalize(), **values),
+        advice=_ADVICE_FOR_GUARD.get(cause, ""),
+        again=said.get("verdict") != "never",
+        place=str(said.get("file") or said.get("what") or cause),
+    )
+
+
+def _never(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    if evidence.exit is None or evidence.exit.code != NEVER:
+        return None
+    return Diagnosis(
+        cause="gave up", words="The trainer ended with the code that asks for no other attempt.", again=False
+    )
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """A line in the output that names its cause."""
+
+    pattern: re.Pattern[str]
+    cause: str
+    words: str
+    advice: str
+    origin: str
+    again: bool
+
+
+def _signature(pattern: str, cause: str, words: str, advice: str, origin: str, again: bool) -> _Signature:
+    return _Signature(re.compile(pattern), cause, words, advice, origin, again)
+
+
+_SIGNATURES = (
+    _signature(
+        r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED",
+        "GPU memory full",
+        "The GPU ran out of memory.",
+        "Swap more blocks (--blocks_to_swap), lower the resolution or the batch size, or close what else uses the GPU.",
+        MACHINE,
+        False,
+    ),
+    _signature(
+        r"No space left on device|\[Errno 28\]|Disk quota exceeded|os error 28",
+        "disk full",
+        "The disk is full.",
+        "Free some space, then start the run again: it resumes.",
+        MACHINE,
+        False,
+    ),
+    _signature(
+        r"error: (unrecognized arguments|argument |the following arguments|ambiguous option).*",
+        "bad argument",
+        "The trainer does not accept its command line: {line}",
+        "Correct the command.",
+        INPUT,
+        False,
+    ),
+    _signature(
+        r"(ModuleNotFoundError|ImportError): .*",
+        "missing package",
+        "The trainer's environment is not complete: {line}",
+        "Install the package into the trainer's environment, or name the right one with --python.",
+        INPUT,
+        False,
+    ),
+    _signature(
+        r"MemoryError|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory",
+        "system memory full",
+        "The machine ran out of memory (RAM, not the GPU's).",
+        "Use fp8 model files, fewer loader workers, or a machine with more RAM.",
+        MACHINE,
+        False,
+    ),
+    _signature(
+        r"CacheBroken: .*|BadZipFile: .*",
+        "cache file",
+        "A cache file is broken: {line}",
+        "If it comes again, delete the .npz files beside the images; they are made anew.",
+        TRAINER,
+        True,
+    ),
+    _signature(
+        r"FileNotFoundError: .*",
+        "missing file",
+        "A file is missing: {line}",
+        "Put the file there, then start the run again.",
+        INPUT,
+        False,
+    ),
+    _signature(
+        r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (is killed|exited unexpectedly).*",
+        "loader worker killed",
+        "A DataLoader worker died: {line}",
+        "If it comes again: fewer workers, and more shared memory in a container (--shm-size).",
+        OUTSIDE,
+        True,
+    ),
+    _signature(
+        r"CUDA error: .*|cudaError\w+|NCCL (error|WARN).*|Xid",
+        "GPU fault",
+        "The GPU or its driver failed: {line}",
+        "If it comes again: update the driver, lower the clocks, look at the temperature and the power supply.",
+        MACHINE,
+        True,
+    ),
+)
+
+
+def _killed(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    number = evidence.exit.signal if evidence.exit else None
+    if number is None:
+        launcher = _last(evidence.lines, re.compile(r"died with <Signals\.(SIG[A-Z]+): (\d+)>"))
+        number = int(launcher[2]) if launcher else None
+    if number is None:
+        return None
+    name = _signal_name(number)
+    if evidence.out_of_memory:
+        return Diagnosis(
+            cause="system memory full",
+            words=f"The system ended the trainer ({name}) because the machine ran out of memory (RAM, not the GPU's).",
+            advice="Use fp8 model files, fewer loader workers, or a machine with more RAM.",
+            origin=MACHINE,
+            again=False,
+        )
+    if name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"):
+        return Diagnosis(
+            cause=f"killed from outside ({name})",
+            words=f"Something outside ended the trainer with {name}: a person, the system, or the machine's host.",
+            advice="Nothing has to be done; if it comes again, see who ends it (system log, container limits).",
+            origin=OUTSIDE,
+        )
+    return Diagnosis(
+        cause=f"crashed ({name})",
+        words=f"The trainer crashed inside compiled code ({name}).",
+        advice="If it comes again: update the GPU driver and the trainer's packages; test the machine's memory.",
+        place=f"step {evidence.step}",
+    )
+
+
+def _read_signature(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    for signature in _SIGNATURES:
+        if found := _last(evidence.lines, signature.pattern):
+            line = found[0].strip()
+            return Diagnosis(
+                cause=signature.cause,
+                words=signature.words.format(line=line),
+                advice=signature.advice,
+                origin=signature.origin,
+                again=signature.again,
+                place=line,
+            )
+    return None
+
+
+_ERROR = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Warning))(?:: .*)?$")
+
+
+def _raised(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    if symptom.kind != "ended":
+        return None
+    # The launcher raises an error of its own behind the trainer's.
+    lines = [line for line in evidence.lines if "CalledProcessError" not in line]
+    found = _last(lines, _ERROR)
+    if found is None:
+        return None
+    return Diagnosis(
+        cause=f"error in the trainer ({found[1]})",
+        words=f"The trainer stopped with an error: {found[0].strip()}",
+        advice="The last lines of its output are in the report.",
+        place=f"step {evidence.step}: {found[1]}",
+    )
+
+
+def _stopped(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    if symptom.kind == "ended" or evidence.usage is None or not evidence.usage.stopped:
+        return None
+    pids = ", ".join(map(str, evidence.usage.stopped))
+    return Diagnosis(
+        cause="loader worker stopped"
+        if len(evidence.usage.states) > len(evidence.usage.stopped)
+        else "trainer stopped",
+        words=f"Process {pids} of the training was stopped (as by SIGSTOP) and did nothing for {symptom.since:.0f} s.",
+        advice="If it comes again, see what stops processes on this machine (a debugger, a suspending scheduler).",
+        origin=OUTSIDE,
+    )
+
+
+_STACK_CAUSES = (
+    ("_wait_blocks_move", "block swap", "The step waits for a block swap that does not come back."),
+    ("_try_get_data", "loader worker", "The step waits for a batch that no DataLoader worker delivers."),
+    ("wait_for_everyone", "barrier", "A rank waits for others that do not come."),
+    ("save_state", "saving", "Saving a state does not end."),
+)
+
+
+def _in_stacks(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    if symptom.kind == "ended":
+        return None
+    text = "\n".join(evidence.stacks.values())
+    for function, cause, words in _STACK_CAUSES:
+        # As py-spy and faulthandler write a frame; the command line above the frames holds flags of these names.
+        if re.search(rf"^\s+{function} \(|\bin {function}$", text, re.MULTILINE):
+            return Diagnosis(cause=cause, words=f"{words} Nothing moved for {symptom.since:.0f} s.", place=cause)
+    return None
+
+
+def _in_kernel(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    if symptom.kind == "ended" or evidence.usage is None or not evidence.usage.unkillable:
+        return None
+    return Diagnosis(
+        cause="disk or driver",
+        words="The training waits inside the kernel for a disk, a network share or a driver that does not answer.",
+        advice="Look at the disk or share that holds models and data, and at the system log.",
+        origin=MACHINE,
+    )
+
+
+_RULES: tuple[Callable[[Symptom, Evidence], Diagnosis | None], ...] = (
+    _could_not_start,
+    _guard_spoke,
+    _never,
+    _killed,
+    _read_signature,
+    _raised,
+    _stopped,
+    _in_stacks,
+    _in_kernel,
+)
+
+
+def _unexplained(symptom: Symptom, evidence: Evidence) -> Diagnosis:
+    if symptom.kind == "ended":
+        code = evidence.exit.code if evidence.exit else None
+        how = "in a way its keeper did not see" if code is None else f"with exit code {code}"
+        return Diagnosis(
+            cause="ended without a word",
+            words=f"The trainer ended {how} and said nothing that explains it.",
+            advice="The last lines of its output are in the report.",
+            place=f"step {evidence.step}: {code}",
+        )
+    moving = "although it still used the processor or the disk" if symptom.kind == "stuck" else "and did nothing at all"
+    waiting = f" It was waiting for: {symptom.what}." if symptom.what else ""
+    return Diagnosis(
+        cause=f"no progress ({symptom.phase})",
+        words=f"The training made no progress for {symptom.since:.0f} s in phase '{symptom.phase}', {moving}.{waiting}",
+        advice="The stacks of its processes are in the report.",
+        place=f"step {evidence.step}: {symptom.phase}",
+    )
+
+
+def _last(lines: Sequence[str], pattern: re.Pattern[str]) -> re.Match[str] | None:
+    return next(filter(None, (pattern.search(line) for line in reversed(lines))), None)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

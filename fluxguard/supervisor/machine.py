@@ -1,0 +1,86 @@
+"""Figures of the machine for the report: memory, disk, GPU, and whether the kernel killed for memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+_GIB = 1 << 30
+_VMSTAT = Path("/proc/vmstat")
+_CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")
+
+# In a process of its own: NVML blocks for ever on a dead driver, and must not take the supervisor with it.
+_ASK_GPU = """
+import json, pynvml
+pynvml.nvmlInit()
+cards = []
+for index in range(pynvml.nvmlDeviceGetCount()):
+    card = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(card)
+    cards.append({
+        "used": memory.used, "total": memory.total,
+        "utilisation": pynvml.nvmlDeviceGetUtilizationRates(card).gpu,
+        "watts": pynvml.nvmlDeviceGetPowerUsage(card) / 1000,
+        "celsius": pynvml.nvmlDeviceGetTemperature(card, 0),
+        "processes": {p.pid: p.usedGpuMemory or 0 for p in pynvml.nvmlDeviceGetComputeRunningProcesses(card)},
+    })
+print(json.dumps(cards))
+"""
+
+
+def out_of_memory_kills() -> int:
+    """Return how many processes the kernel has killed for memory, in this container or machine; 0 when not shown."""
+    for path in (_CGROUP_EVENTS, _VMSTAT):
+        with contextlib.suppress(OSError, ValueError):
+            counts = dict(line.split() for line in path.read_text().splitlines() if len(line.split()) == 2)
+            if "oom_kill" in counts:
+                return int(counts["oom_kill"])
+    return 0
+
+
+def gpus(seconds: float) -> list[dict[str, object]]:
+    """Return a figure set per NVIDIA card, or none when there is no card or no answer within `seconds`."""
+    try:
+        done = subprocess.run([sys.executable, "-c", _ASK_GPU], capture_output=True, timeout=seconds, text=True)
+        cards = json.loads(done.stdout) if done.returncode == 0 else []
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return []
+    return cards if isinstance(cards, list) else []
+
+
+def figures(output_dir: Path, seconds: float) -> dict[str, str]:
+    """Return what a person wants to know of the machine at the time of an incident, as text by name."""
+    found = {}
+    memory = psutil.virtual_memory()
+    found["free memory"] = f"{memory.available / _GIB:.1f} of {memory.total / _GIB:.1f} GiB"
+    with contextlib.suppress(OSError):
+        disk = shutil.disk_usage(output_dir)
+        found["free disk"] = f"{disk.free / _GIB:.1f} of {disk.total / _GIB:.1f} GiB"
+    for index, card in enumerate(gpus(seconds)):
+        found[f"GPU {index}"] = (
+            f"{_gib(card['used'])} of {_gib(card['total'])} GiB, {card['utilisation']} % busy, "
+            f"{card['watts']} W, {card['celsius']} degrees C"
+        )
+    return found
+
+
+def gpu_memory_of(pids: Iterable[int], seconds: float) -> int:
+    """Return the bytes of GPU memory that these processes still hold."""
+    wanted = {str(pid) for pid in pids}
+    held = 0
+    for card in gpus(seconds):
+        processes = card.get("processes")
+        if isinstance(processes, dict):
+            held += sum(int(used) for pid, used in processes.items() if pid in wanted)
+    return held
+
+
+def _gib(value: object) -> str:
+    return f"{value / _GIB:.1f}" if isinstance(value, (int, float)) else "?"

@@ -1,0 +1,124 @@
+"""What the supervisor sees, and what it remembers of it: frozen values, no clock, no file, no opinion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fluxguard.heartbeat import Beat
+from fluxguard.supervisor.output import Shown
+from fluxguard.supervisor.processes import Usage
+
+_BUSY = 0.05
+"""Of one core: below it a process only polls, as a loop that waits for a stuck worker does."""
+_MOVED = 1 << 16
+"""Bytes between two samples of the I/O counters that count as a sign; less is housekeeping."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exit:
+    """How an attempt ended."""
+
+    code: int | None = None
+    signal: int | None = None
+    error: str | None = None
+    """Why it could not be started at all."""
+    at: float = 0.0
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """One look at a run."""
+
+    now: float
+    """Monotonic seconds."""
+    exit: Exit | None
+    """How the attempt ended; None while it runs."""
+    beat: Beat | None
+    """The last heartbeat of rank 0; None without one."""
+    shown: Shown
+    """What the output has shown."""
+    output: int
+    """Bytes of output so far."""
+    usage: Usage | None = None
+    """What its processes used; None when not sampled at this look, or not to be seen."""
+
+    @property
+    def phase(self) -> str:
+        """The phase: the heartbeat knows it, the output suggests it."""
+        return self.beat.phase if self.beat else self.shown.phase
+
+    @property
+    def progress(self) -> tuple[object, ...]:
+        """What changes only when the training comes nearer to its end."""
+        beat = self.beat
+        if beat:
+            return (beat.attempt, beat.step, beat.batch, beat.epoch, beat.phase, beat.done)
+        return (self.shown.bar, self.shown.count, self.shown.epoch, self.shown.saves, self.shown.phase)
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """What the looks so far add up to."""
+
+    first: Observation
+    last: Observation
+    progress_at: float
+    """When the last progress or beat was seen, monotonic seconds."""
+    sign_at: float
+    """When the last sign of life was seen: progress, output, processor time or I/O."""
+    sampled: Observation | None = None
+    """The last look that saw what the processes use."""
+    slowest_step: float = 0.0
+    """Seconds of the slowest step seen between two steps of this attempt."""
+    stepped_at: float | None = None
+
+    @classmethod
+    def begun(cls, seen: Observation) -> History:
+        """Start a history with one look."""
+        return cls(first=seen, last=seen, progress_at=seen.now, sign_at=seen.now)
+
+    def then(self, seen: Observation) -> History:
+        """Return the history with one more look."""
+        history = replace(self, last=seen)
+        if seen.progress != self.last.progress or _beats(seen) != _beats(self.last):
+            history = replace(history, progress_at=seen.now, sign_at=seen.now)
+        if seen.output != self.last.output:
+            history = replace(history, sign_at=seen.now)
+        if seen.usage is not None:
+            if _lives(self.sampled, seen):
+                history = replace(history, sign_at=seen.now)
+            history = replace(history, sampled=seen)
+        return _stepped(history, self.last, seen)
+
+    @property
+    def seen_at(self) -> float:
+        """When the last beat or output was seen, monotonic seconds."""
+        beat = self.last.beat
+        return max(self.progress_at, beat.at) if beat and beat.at <= self.last.now else self.progress_at
+
+
+def _stepped(history: History, before: Observation, seen: Observation) -> History:
+    if step_of(seen) == step_of(before):
+        return history
+    slowest = history.slowest_step
+    # An interval that held sampling or saving says nothing about how long a step takes.
+    if history.stepped_at is not None and seen.phase == before.phase == "step":
+        slowest = max(slowest, seen.now - history.stepped_at)
+    return replace(history, slowest_step=slowest, stepped_at=seen.now)
+
+
+def step_of(seen: Observation) -> int:
+    """Return the steps that this attempt shows: true ones with a heartbeat, those on the bar without."""
+    return seen.beat.step if seen.beat else seen.shown.bar
+
+
+def _beats(seen: Observation) -> int:
+    return seen.beat.beats if seen.beat else 0
+
+
+def _lives(before: Observation | None, seen: Observation) -> bool:
+    if before is None or before.usage is None or seen.usage is None:
+        return True
+    cpu = seen.usage.cpu - before.usage.cpu
+    return cpu > _BUSY * (seen.now - before.now) or seen.usage.io - before.usage.io > _MOVED

@@ -1,0 +1,225 @@
+"""From what a user types to what is supervised; what is wrong with it is said here, before anything starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from fluxguard import limits as limits_file
+from fluxguard.errors import InputError
+from fluxguard.launch import command, dataset, interpreter, job, trainsh
+from fluxguard.launch.flags import Flags, final_weights
+from fluxguard.launch.trainer import Trainer, find
+from fluxguard.limits import Limits
+from fluxguard.rundir import FOLDER, RunDir, read_json, write_json
+from fluxguard.supervisor import status
+from fluxguard.supervisor.states import Plan
+from fluxguard.supervisor.supervise import Trainee
+
+_ASIDE = ("*.safetensors", "*-state", "sample", FOLDER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """A command that can be supervised."""
+
+    job: job.Job
+    trainee: Trainee
+    run: RunDir
+    hardened: bool
+
+
+def from_script(path: Path, *, python: str | None, is_hardened: Callable[[Path], bool]) -> Order:
+    """Read a train.sh (or train.bat). Raises InputError naming the file and the line."""
+    script = trainsh.parse(path, os.environ)
+    return _order(
+        script.argv,
+        cwd=script.cwd or Path.cwd(),
+        output_dir=None,
+        python=python,
+        activate=script.activate,
+        exports=script.env,
+        source=str(path.resolve()),
+        is_hardened=is_hardened,
+    )
+
+
+def from_command(
+    argv: Sequence[str],
+    *,
+    output_dir: Path | None,
+    cwd: Path | None,
+    python: str | None,
+    is_hardened: Callable[[Path], bool],
+) -> Order:
+    """Take a command as it stands. Raises InputError naming what is wrong with it."""
+    where = cwd or Path.cwd()
+    if not where.is_dir():
+        raise InputError("--cwd", f"{where} is no folder")
+    exports, words = _env_prefix(argv)
+    return _order(
+        words,
+        cwd=where,
+        output_dir=output_dir,
+        python=python,
+        activate=None,
+        exports=exports,
+        source=job.COMMAND_LINE,
+        is_hardened=is_hardened,
+    )
+
+
+def _env_prefix(argv: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Split `env A=b COMMAND` into what it sets and the command."""
+    words = list(argv)
+    exports: dict[str, str] = {}
+    if words[:1] == ["env"]:
+        del words[0]
+        while words and "=" in words[0] and words[0].partition("=")[0].isidentifier():
+            name, _, value = words.pop(0).partition("=")
+            exports[name] = value
+    return exports, tuple(words)
+
+
+def _order(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    output_dir: Path | None,
+    python: str | None,
+    activate: Path | None,
+    exports: Mapping[str, str],
+    source: str,
+    is_hardened: Callable[[Path], bool],
+) -> Order:
+    trainer = find(argv, cwd)
+    trainer, flags = _with_output_dir(trainer, output_dir)
+    _refuse_own_resume(flags)
+    if flags.dataset_config is not None:
+        dataset.check(flags.dataset_config, trainer.cwd)
+    path = os.environ.get("PATH", "").split(os.pathsep)
+    prefix = interpreter.own_prefix()
+    chosen = interpreter.choose(trainer.checkout, python, activate, path, prefix)
+    env = interpreter.environment(os.environ, exports, prefix, {}, chosen)
+    hardened = is_hardened(trainer.checkout)
+    made = job.Job(
+        argv=trainer.argv,
+        cwd=trainer.cwd,
+        interpreter=chosen,
+        checkout=trainer.checkout,
+        output_dir=flags.output_dir,
+        output_name=flags.output_name,
+        planned=job.planned(flags),
+        env=interpreter.recorded(env),
+        secrets=interpreter.references(env),
+        source=source,
+    )
+    trainee = _trainee(trainer, flags, chosen, env, hardened=hardened)
+    return Order(job=made, trainee=trainee, run=RunDir(flags.output_dir), hardened=hardened)
+
+
+def _with_output_dir(trainer: Trainer, output_dir: Path | None) -> tuple[Trainer, Flags]:
+    flags = Flags.of(trainer)
+    if output_dir is None:
+        return trainer, flags
+    wanted = output_dir.absolute()
+    if flags.configured("output_dir") or flags.given("output_dir"):
+        if flags.output_dir.resolve() != wanted.resolve():
+            raise InputError("--output-dir", f"is {wanted}, but the command's own --output_dir is {flags.output_dir}")
+        return trainer, flags
+    trainer = find((*trainer.argv, "--output_dir", str(wanted)), trainer.cwd)
+    return trainer, Flags.of(trainer)
+
+
+def _refuse_own_resume(flags: Flags) -> None:
+    if flags.resume is not None:
+        raise InputError(
+            "command", "leave it out: fluxguard resumes by itself, from its own verified states", "--resume"
+        )
+
+
+def _trainee(trainer: Trainer, flags: Flags, python: Path, env: Mapping[str, str], *, hardened: bool) -> Trainee:
+    argv, added = command.supervised(trainer, flags)
+
+    def resumed(start: command.StartPoint, plan: Plan) -> tuple[str, ...] | command.Refusal:
+        found = command.resumed(
+            argv, trainer, flags, start, hardened=hardened, steps_per_epoch=plan.steps_per_epoch or None
+        )
+        return found if isinstance(found, command.Refusal) else command.interpreted(found, trainer, python)
+
+    run = command.interpreted(argv, trainer, python)
+    return Trainee(
+        argv=run,
+        shown_argv=job.masked(run),
+        resumed=resumed,
+        masked=job.masked,
+        cwd=trainer.cwd,
+        env=env,
+        weights=final_weights(flags),
+        hardened=hardened,
+        accumulation=flags.gradient_accumulation_steps,
+        own_cadence="--save_state" in added,
+    )
+
+
+def read_limits(path: Path | None, *, hardened: bool) -> Limits:
+    """Return the limits in a TOML or JSON file, else the defaults, doubled for a trainer that is not hardened.
+
+    Raises InputError naming the file and the field.
+    """
+    if path is None:
+        return Limits() if hardened else Limits().doubled()
+    try:
+        if path.suffix == ".json":
+            return limits_file.read(path)
+        values = tomlkit.parse(path.read_text("utf-8")).unwrap()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(path, f"cannot be read ({error})", "--limits") from None
+    except TOMLKitError as error:
+        raise InputError(path, f"is not TOML ({error})", "--limits") from None
+    return Limits.from_mapping(values, str(path))
+
+
+def settle_job(order: Order, limits: Limits, *, fresh: bool) -> str:
+    """Write the frozen job, or make sure that the one that is there is the same; for the owner of the run.
+
+    Return why there is nothing to do, or an empty text. Raises InputError naming the field that changed.
+    """
+    run = order.run
+    written = read_json(run.job)
+    if written is not None and not fresh:
+        difference = job.changed(job.Job.from_mapping(written, str(run.job)), order.job)
+        if difference:
+            raise InputError(run.output_dir, f"{difference} (use --fresh to begin a new run)", "the job changed")
+        seen = status.read(run)
+        if seen is not None and seen.state == "finished":
+            return seen.reason
+    write_json(run.job, {**order.job.to_mapping(), "hardened": order.hardened})
+    write_json(run.limits, limits.to_mapping())
+    run.open_beats()
+    return ""
+
+
+def start_fresh(run: RunDir) -> Path | None:
+    """Move what earlier runs left in the output folder aside; return where it is now. Nothing is deleted.
+
+    Raises InputError while a run still goes on there.
+    """
+    seen = status.read(run)
+    if seen is not None and seen.state == "running":
+        raise InputError(run.output_dir, "its run still goes on; stop it first (fluxguard stop)", "--fresh")
+    found = [path for pattern in _ASIDE for path in run.output_dir.glob(pattern)]
+    if not found:
+        return None
+    aside = run.output_dir / time.strftime("old-%Y%m%d-%H%M%S")
+    aside.mkdir(parents=True)
+    for path in found:
+        shutil.move(path, aside / path.name)
+    return aside

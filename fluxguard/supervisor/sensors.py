@@ -1,0 +1,39 @@
+"""Reads what there is to see of an attempt. Sensors have no opinions."""
+
+from __future__ import annotations
+
+from fluxguard import heartbeat
+from fluxguard.clock import Clock
+from fluxguard.rundir import RunDir
+from fluxguard.supervisor import processes
+from fluxguard.supervisor.attempt import Attempt
+from fluxguard.supervisor.observation import Observation
+from fluxguard.supervisor.output import Shown, Tail, shown_after
+
+
+class Sensors:
+    """Looks at one attempt through its files and its processes."""
+
+    def __init__(self, run: RunDir, attempt: Attempt, clock: Clock) -> None:
+        self._run = run
+        self._attempt = attempt
+        self._clock = clock
+        self._shown = Shown()
+        self._beats = heartbeat.path_for(run.beats(), 0)
+        self.tail = Tail(run.log, attempt.log_from)
+
+    def look(self, *, sample: bool = False) -> Observation:
+        """Return what is to be seen now; `sample` also counts what the processes use, which costs more."""
+        # The exit first: what was written before the end is then read in the same look.
+        ended = self._attempt.exit(self._run)
+        beat = heartbeat.read(self._beats)
+        self._shown = shown_after(self._shown, self.tail.read())
+        keeper = self._attempt.keeper
+        return Observation(
+            now=self._clock.monotonic(),
+            exit=ended,
+            beat=beat if beat is not None and beat.attempt == self._attempt.mark else None,
+            shown=self._shown,
+            output=self.tail.position,
+            usage=processes.usage(keeper) if sample and keeper else None,
+        )

@@ -1,0 +1,161 @@
+"""What there is to say about a run, from its files alone: it needs no living supervisor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fluxguard import heartbeat
+from fluxguard.rundir import RunDir
+from fluxguard.supervisor import attempt as attempts
+from fluxguard.supervisor import ledger
+from fluxguard.supervisor.ledger import Event
+from fluxguard.supervisor.output import Shown, Tail, shown_after
+from fluxguard.supervisor.ownership import owner
+
+_LAST_LINES = 40
+_READ_BACK = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """The state of a run, for people, pages and scripts."""
+
+    state: str
+    """running, finished or stopped."""
+    watched: bool
+    """Whether a supervisor looks after it now."""
+    next_attempt_at: float | None
+    """When the next attempt starts, seconds since the epoch; None when none is waited for."""
+    planned_steps: int | None
+    applied_steps: int
+    """Optimizer steps embodied: in the trainer while it runs, in the final weights, or in the newest state."""
+    attempts: int
+    phase: str | None
+    step: int
+    loss: float | None
+    eta_s: float | None
+    """Seconds to the end, as the trainer's own bar estimates them."""
+    reason: str
+    """Why it is in this state."""
+    weights: dict[str, Any]
+    """{path, verified} of the final weights."""
+    incidents: list[dict[str, Any]]
+    """{cause, phase, detected_after_s, resumed_step, lost_steps, report} each, in order."""
+    output_dir: str
+    hardened: bool | None
+    lines: list[str]
+    """The last lines of the trainer's output."""
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return plain values; what is not a number is null."""
+        return asdict(self)
+
+
+def read(run: RunDir) -> Status | None:
+    """Return the status of a run, or None when there never was one."""
+    events = ledger.read(run.ledger)
+    if not events:
+        return None
+    attempt = attempts.last(events)
+    watched = owner(run) is not None
+    running = attempt is not None and not attempts.closed(events, attempt.uuid) and attempt.exit(run) is None
+    shown, lines = _output(run, attempt) if attempt else (Shown(), [])
+    beat = heartbeat.read(heartbeat.path_for(run.beats(), 0))
+    if attempt is None or beat is None or beat.attempt != attempt.mark:
+        beat = None
+    state, reason = _state(events, watched=watched, running=running)
+    step = beat.step if beat else (attempt.start_step + shown.bar if attempt else 0)
+    return Status(
+        state=state,
+        watched=watched,
+        next_attempt_at=_next_attempt(events) if watched and not running else None,
+        planned_steps=_planned(events) or (beat.total if beat else 0) or shown.planned or None,
+        applied_steps=_applied(events, state, step),
+        attempts=attempt.number if attempt else 0,
+        phase=(beat.phase if beat else shown.phase) if running else None,
+        step=step,
+        loss=_finite(beat.loss if beat and math.isfinite(beat.loss) else shown.loss),
+        eta_s=shown.eta if running else None,
+        reason=reason,
+        weights=_weights(events),
+        incidents=_incidents(events),
+        output_dir=str(run.output_dir),
+        hardened=_hardened(events),
+        lines=lines[-_LAST_LINES:],
+    )
+
+
+def _state(events: Sequence[Event], *, watched: bool, running: bool) -> tuple[str, str]:
+    last = next((e for e in reversed(events) if e.kind in ("finished", "stopped", "attempt")), None)
+    if last is not None and last.kind in ("finished", "stopped"):
+        return last.kind, str(last.values.get("reason", ""))
+    if running:
+        return "running", "training" if watched else "training, but nobody watches: run `fluxguard supervise` again"
+    if watched:
+        decision = next((e for e in reversed(events) if e.kind == "decision"), None)
+        return "running", str(decision.values.get("reason", "starting")) if decision else "starting"
+    return "stopped", "its supervisor ended before the training did; run `fluxguard supervise` again to resume"
+
+
+def _next_attempt(events: Sequence[Event]) -> float | None:
+    last = events[-1]
+    return last.values.get("next_attempt_at") if last.kind == "decision" else None
+
+
+def _planned(events: Sequence[Event]) -> int:
+    plan = next((e for e in reversed(events) if e.kind == "plan"), None)
+    return int(plan.values["planned_steps"]) if plan else 0
+
+
+def _applied(events: Sequence[Event], state: str, step: int) -> int:
+    if state == "running":
+        return step
+    last = next((e for e in reversed(events) if "applied_steps" in e.values), None)
+    return int(last.values["applied_steps"]) if last else 0
+
+
+def _weights(events: Sequence[Event]) -> dict[str, Any]:
+    finished = next((e for e in reversed(events) if e.kind == "finished"), None)
+    if finished is not None:
+        return {"path": finished.values["weights"], "verified": True}
+    job = next((e for e in reversed(events) if e.kind == "job"), None)
+    return {"path": job.values.get("weights") if job else None, "verified": False}
+
+
+def _incidents(events: Sequence[Event]) -> list[dict[str, Any]]:
+    keys = ("cause", "phase", "detected_after_s", "step", "resumed_step", "lost_steps", "words", "report")
+    return [{key: e.values.get(key) for key in keys} for e in events if e.kind == "incident"]
+
+
+def _hardened(events: Sequence[Event]) -> bool | None:
+    job = next((e for e in reversed(events) if e.kind == "job"), None)
+    return job.values.get("hardened") if job else None
+
+
+def _output(run: RunDir, attempt: attempts.Attempt) -> tuple[Shown, list[str]]:
+    """Read the attempt's output; of a very long one its beginning, for the totals, and its end."""
+    try:
+        size = run.log.stat().st_size
+    except OSError:
+        return Shown(), []
+    start = attempt.log_from if attempt.log_from <= size else 0
+    tail = Tail(run.log, start)
+    shown = shown_after(Shown(), tail.read())
+    if size - tail.position > _READ_BACK:
+        tail = Tail(run.log, size - _READ_BACK)
+    while new := tail.read():
+        shown = shown_after(shown, new)
+    return shown, list(tail.lines)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def report_path(run: RunDir, number: int) -> Path:
+    """Return where the report of an incident lies."""
+    return run.incidents / f"{number:04d}" / "report.md"

@@ -1,0 +1,59 @@
+"""The loop: look, remember, detect, until an attempt shows a symptom or somebody wants it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fluxguard.clock import Clock
+from fluxguard.limits import Limits
+from fluxguard.supervisor.detectors import Symptom, detect
+from fluxguard.supervisor.observation import History, Observation
+
+_SAMPLES_PER_PATIENCE = 10
+_SAMPLE_AT_MOST = 0.5
+_SAMPLE_AT_LEAST = 15.0
+
+Look = Callable[[bool], Observation]
+"""Takes whether to sample what the processes use; returns what is to be seen."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """How the watching of one attempt ended."""
+
+    symptom: Symptom | None
+    """None when it was asked to stop."""
+    history: History
+
+
+def watch(
+    look: Look,
+    clock: Clock,
+    limits: Limits,
+    *,
+    stop_asked: Callable[[], bool],
+    seen: Callable[[Observation], None] = lambda _: None,
+) -> Watched:
+    """Watch until a detector speaks or `stop_asked` says so; every look is shown to `seen`."""
+    history = History.begun(look(True))
+    sampled_at = history.last.now
+    while True:
+        seen(history.last)
+        if symptom := detect(history, limits):
+            return Watched(symptom, history)
+        if stop_asked():
+            return Watched(None, history)
+        clock.sleep(limits.watch.look)
+        sample = clock.monotonic() - sampled_at >= _sample_every(history.last.phase, limits)
+        observation = look(sample)
+        if sample:
+            sampled_at = observation.now
+        history = history.then(observation)
+
+
+def _sample_every(phase: str, limits: Limits) -> float:
+    patience = limits.for_phase(phase).patience
+    if patience is None:
+        return _SAMPLE_AT_LEAST
+    return min(max(patience / _SAMPLES_PER_PATIENCE, _SAMPLE_AT_MOST), _SAMPLE_AT_LEAST)

@@ -1,0 +1,83 @@
+"""Laws of the diagnosis: what is seen, and what it is called."""
+
+from __future__ import annotations
+
+import pytest
+
+from fluxguard.supervisor.detectors import Symptom
+from fluxguard.supervisor.diagnosis import Evidence, diagnose
+from fluxguard.supervisor.observation import Exit
+from fluxguard.supervisor.processes import Usage
+
+ENDED = Symptom(kind="ended", phase="step", since=0.2)
+IDLE = Symptom(kind="idle", phase="step", since=301.0, limit=300.0)
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause", "again"),
+    [
+        (["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"], "GPU memory full", False),
+        (["OSError: [Errno 28] No space left on device"], "disk full", False),
+        (["flux_train_network.py: error: unrecognized arguments: --foo"], "bad argument", False),
+        (["ModuleNotFoundError: No module named 'bitsandbytes'"], "missing package", False),
+        (["FileNotFoundError: [Errno 2] No such file or directory: 'ae.sft'"], "missing file", False),
+        (["zipfile.BadZipFile: Bad CRC-32 for file 'latents.npy'"], "cache file", True),
+        (["RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed."], "loader worker killed", True),
+        (["ValueError: nope", "subprocess.CalledProcessError: x"], "error in the trainer (ValueError)", True),
+        (["died with <Signals.SIGKILL: 9>."], "killed from outside (SIGKILL)", True),
+        (["died with <Signals.SIGSEGV: 11>."], "crashed (SIGSEGV)", True),
+        (["steps: 10%"], "ended without a word", True),
+    ],
+)  # fmt: skip
+def test_the_output_names_the_cause(lines: list[str], cause: str, again: bool) -> None:
+    """Known lines have known causes, also behind the launcher's own error."""
+    found = diagnose(ENDED, Evidence(exit=Exit(code=1), lines=lines))
+    assert (found.cause, found.again) == (cause, again)
+
+
+def test_a_kill_for_memory_is_not_a_kill_from_outside() -> None:
+    """The kernel's count decides, and the advice is about RAM."""
+    found = diagnose(ENDED, Evidence(exit=Exit(signal=9), out_of_memory=True))
+    assert found.cause == "system memory full"
+    assert "RAM" in found.words
+
+
+def test_the_guard_is_believed_first() -> None:
+    """Its last words say more than the output."""
+    words = {"cause": "block swap", "verdict": "again", "what": "block swap", "limit": 2.0, "waited": 2.1}
+    found = diagnose(ENDED, Evidence(exit=Exit(code=1), last_words=words, lines=["ValueError: nope"]))
+    assert found.cause == "block swap"
+    assert "2.1 s" in found.words
+    assert found.again
+
+
+def test_the_guard_may_ask_for_no_other_attempt() -> None:
+    """Never means never."""
+    words = {"cause": "wait", "verdict": "never", "what": "something", "limit": 2.0, "waited": 2.1}
+    assert not diagnose(ENDED, Evidence(exit=Exit(code=1), last_words=words)).again
+
+
+def test_a_stopped_worker_is_named() -> None:
+    """One stopped process among others that wait for it."""
+    usage = Usage(1.0, 0, ((5, "python", "sleeping"), (6, "python", "stopped")))
+    found = diagnose(IDLE, Evidence(usage=usage))
+    assert found.cause == "loader worker stopped"
+    assert "Process 6" in found.words
+
+
+def test_the_stacks_name_the_wait() -> None:
+    """What stands in the stacks is what it waits for."""
+    found = diagnose(
+        IDLE,
+        Evidence(
+            stacks={5: "Process 5: python x --save_state\n    _wait_blocks_move (custom_offloading_utils.py:158)"}
+        ),
+    )
+    assert found.cause == "block swap"
+
+
+def test_nothing_known_is_said_as_such() -> None:
+    """Without any evidence the phase and the time are named."""
+    found = diagnose(IDLE, Evidence())
+    assert found.cause == "no progress (step)"
+    assert "301 s" in found.words

@@ -1,0 +1,130 @@
+"""Laws of choosing a state."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from fluxguard.rundir import RunDir
+from fluxguard.supervisor import states
+from fluxguard.supervisor.states import Plan, true_step
+
+PLAN = Plan(planned_steps=40, batches_per_epoch=10)
+
+
+def state(run: RunDir, name: str, epoch: int, step: int) -> Path:
+    """Write a state as an unhardened trainer does; `step` counts its own process only."""
+    folder = run.output_dir / f"{name}-state"
+    folder.mkdir()
+    (folder / "train_state.json").write_text(json.dumps({"current_epoch": epoch, "current_step": step}))
+    save_file({"w": np.ones(100)}, folder / "model.safetensors")
+    for part in ("optimizer.bin", "scheduler.bin", "random_states_0.pkl"):
+        with zipfile.ZipFile(folder / part, "w") as archive:
+            archive.writestr("data", os.urandom(500))
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """An empty run."""
+    made = RunDir(tmp_path)
+    made.create()
+    return made
+
+
+def newest(run: RunDir, plan: Plan = PLAN) -> int | None:
+    """Seal, then return the true step of the state that would be resumed from."""
+    states.seal(run, plan, since=0)
+    found = next(states.verified(run, plan, []), None)
+    return found.true_step if found else None
+
+
+@pytest.mark.parametrize(
+    ("epoch", "step", "per_epoch", "true"),
+    [(1, 8, 10, 8), (2, 12, 10, 12), (2, 2, 10, 12), (3, 10, 10, 30), (3, 20, 10, 30), (1, 5, 5, 5), (4, 1, 7, 22)],
+)
+def test_the_true_step_follows_from_the_epoch(epoch: int, step: int, per_epoch: int, true: int) -> None:
+    """Whatever the process counted from, its step is congruent to the step in the epoch."""
+    assert true_step(epoch, step, per_epoch) == true
+
+
+def test_the_truest_state_is_chosen_not_the_highest_name(run: RunDir) -> None:
+    """After a resume, step 8 of the second process can be truer than step 24 of the first."""
+    state(run, "x-step00000024", 3, 24)
+    state(run, "x-step00000008", 4, 8)
+    assert newest(run) == 38
+
+
+def cut(path: Path) -> None:
+    """Cut a file in half."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    "name", ["train_state.json", "model.safetensors", "optimizer.bin", "scheduler.bin", "random_states_0.pkl"]
+)
+@pytest.mark.parametrize("how", ["missing", "cut", "flipped"])
+def test_a_torn_state_falls_back_to_the_one_before(run: RunDir, name: str, how: str) -> None:
+    """Every file of a state counts, and what is torn is set aside, not deleted."""
+    state(run, "x-step00000004", 1, 4)
+    torn = state(run, "x-step00000008", 1, 8)
+    if how == "missing":
+        (torn / name).unlink()
+    elif how == "cut":
+        cut(torn / name)
+    else:
+        data = bytearray((torn / name).read_bytes())
+        data[len(data) // 2 if name != "train_state.json" else 0] ^= 0xFF
+        (torn / name).write_bytes(data)
+    expected = 8 if (name, how) == ("model.safetensors", "flipped") else 4  # no checksum in there before it is sealed
+    assert newest(run) == expected
+    if expected == 4:
+        assert [path.name for path in (run.root / "broken").iterdir()] == ["x-step00000008-state.0"]
+
+
+def test_a_sealed_state_that_rots_is_found(run: RunDir) -> None:
+    """Once sealed, a single flipped bit shows."""
+    state(run, "x-step00000004", 1, 4)
+    state(run, "x-step00000008", 1, 8)
+    states.seal(run, PLAN, since=0)
+    rotten = run.states / "step-00000008" / "model.safetensors"
+    data = bytearray(rotten.read_bytes())
+    data[-10] ^= 1
+    rotten.write_bytes(data)
+    assert newest(run) == 4
+
+
+def test_states_of_another_training_are_left_alone(run: RunDir) -> None:
+    """What was there before the run began is not the run's."""
+    old = state(run, "x-step00000004", 1, 4)
+    later = old.stat().st_mtime + 100
+    assert states.seal(run, PLAN, since=later) == []
+    assert old.exists()
+    assert next(states.verified(run, PLAN, []), None) is None
+
+
+def test_a_state_of_every_planned_step_is_passed_over(run: RunDir) -> None:
+    """Upstream refuses to start from it, so the last part is trained again."""
+    state(run, "x-000003", 3, 30)
+    state(run, "x", 4, 40)
+    assert newest(run) == 30
+
+
+def test_without_the_steps_of_an_epoch_nothing_is_sealed(run: RunDir) -> None:
+    """A true step that is not known is not guessed."""
+    state(run, "x-000003", 3, 30)
+    assert newest(run, Plan()) is None
+
+
+def test_two_states_of_one_step_become_one(run: RunDir) -> None:
+    """Both embody the same steps."""
+    state(run, "x-step00000010", 1, 10)
+    state(run, "x-000001", 1, 10)
+    assert newest(run) == 10
+    assert [path.name for path in run.states.iterdir()] == ["step-00000010"]

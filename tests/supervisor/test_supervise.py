@@ -1,0 +1,175 @@
+"""Laws of a supervised run, on real processes that train nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from fluxguard.supervisor import attempt as attempts
+from fluxguard.supervisor import status
+from tests.supervisor.conftest import FakeRun
+
+pytestmark = pytest.mark.integration
+
+MakeRun = Callable[..., FakeRun]
+ALL = [float(step) for step in range(40)]
+
+
+def incidents(fake: FakeRun) -> list[str]:
+    """Return the causes named so far."""
+    found = status.read(fake.run)
+    assert found is not None
+    return [str(one["cause"]) for one in found.incidents]
+
+
+def test_an_undisturbed_run_finishes_verified(fake: MakeRun) -> None:
+    """Exit 0, verified weights, every planned step once, no incident."""
+    run = fake()
+    outcome = run.supervision().to_the_end()
+    assert outcome.finished
+    assert run.embodied() == ALL
+    seen = status.read(run.run)
+    assert seen is not None
+    assert (seen.state, seen.planned_steps, seen.applied_steps, seen.attempts) == ("finished", 40, 40, 1)
+    assert seen.weights == {"path": str(run.run.output_dir / "fake.safetensors"), "verified": True}
+    assert seen.incidents == []
+
+
+@pytest.mark.parametrize("flags", [("--save_every_n_steps", "4"), ("--save_every_n_epochs", "1")])
+def test_hangs_are_ended_explained_and_resumed(fake: MakeRun, flags: tuple[str, ...]) -> None:
+    """After two hangs in one run each planned step is embodied exactly once, in order."""
+    run = fake(*flags)
+    run.fault("hang", 15)
+    run.fault("spin", 12)  # the first process comes to its 12th step first, and would go on for ever
+    assert run.supervision().to_the_end().finished
+    assert run.embodied() == ALL
+    assert incidents(run) == ["no progress (step)", "no progress (step)"]
+
+
+def test_gradient_accumulation_resumes_at_epochs(fake: MakeRun) -> None:
+    """With accumulation only epoch states resume exactly, so the newest of those is taken."""
+    run = fake("--gradient_accumulation_steps", "2", "--save_every_n_epochs", "1", "--save_every_n_steps", "4")
+    run.fault("hang", 8)
+    assert run.supervision().to_the_end().finished
+    assert run.embodied() == [float(step) for step in range(20)]
+    seen = status.read(run.run)
+    assert seen is not None
+    assert seen.incidents[0]["resumed_step"] == 5
+    assert seen.incidents[0]["lost_steps"] == 3
+
+
+def test_the_same_error_at_the_same_step_stops_the_run(fake: MakeRun) -> None:
+    """Twice at one place is not bad luck: the run stops, explained, and can be resumed."""
+    run = fake()
+    run.fault("raise", 6)
+    supervision = run.supervision()
+    thread = threading.Thread(target=supervision.to_the_end, daemon=True)
+    thread.start()
+    # The state of step 4 is resumed: its step 2 is the same place.
+    deadline = time.monotonic() + 10
+    while (run.faults / "raise").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    run.fault("raise", 2)
+    thread.join(15)
+    seen = status.read(run.run)
+    assert seen is not None
+    assert seen.state == "stopped"
+    assert "twice at the same place" in seen.reason
+    assert "the fake was told to fail" in seen.incidents[0]["words"]
+    assert seen.applied_steps == 4
+
+
+def test_not_finite_weights_are_no_success(fake: MakeRun) -> None:
+    """Exit code 0 does not make a finished run."""
+    run = fake()
+    run.fault("nan", 39)
+    supervision = run.supervision()
+    assert supervision.to_the_end().finished
+    assert incidents(run) == ["no verified weights"]
+    assert run.embodied() == ALL
+
+
+def test_an_early_end_with_exit_code_0_is_no_success(fake: MakeRun) -> None:
+    """A trainer that ends at once and says all is well is not believed."""
+    run = fake()
+    run.fault("zero", 3)
+    assert run.supervision().to_the_end().finished
+    assert incidents(run) == ["no verified weights"]
+
+
+def test_a_broken_state_is_set_aside_and_the_one_before_is_used(fake: MakeRun) -> None:
+    """A torn newest state costs its steps, never the run."""
+    run = fake()
+    run.fault("hang", 10)
+    supervision = run.supervision()
+    seal = supervision._seal
+
+    def tear_then_seal() -> list[str]:
+        for state in run.run.output_dir.glob("*00000008-state"):
+            (state / "optimizer.bin").write_bytes((state / "optimizer.bin").read_bytes()[:900])
+        return seal()
+
+    supervision._seal = tear_then_seal  # type: ignore[method-assign]
+    assert supervision.to_the_end().finished
+    assert run.embodied() == ALL
+    seen = status.read(run.run)
+    assert seen is not None
+    assert seen.incidents[0]["resumed_step"] == 4
+
+
+def test_a_killed_supervisor_is_followed_by_one_that_adopts(fake: MakeRun) -> None:
+    """The trainer goes on; the next supervisor starts no second one, and the end is right."""
+    run = fake(step=0.1)
+    first = run.supervision()
+    started = first._start(first._restart())
+    assert isinstance(started, attempts.Attempt)
+    time.sleep(1)
+    trainers = started.processes()
+    assert run.supervision().to_the_end().finished
+    assert run.embodied() == ALL
+    seen = status.read(run.run)
+    assert seen is not None
+    assert seen.attempts == 1
+    assert not any(trainer.alive() for trainer in trainers)
+
+
+def test_a_stop_ends_everything_and_can_be_resumed(fake: MakeRun) -> None:
+    """The request is a file; afterwards nothing lives, and the next supervise goes on from the state."""
+    run = fake(step=0.05)
+    supervision = run.supervision()
+    outcomes = []
+    thread = threading.Thread(target=lambda: outcomes.append(supervision.to_the_end()), daemon=True)
+    thread.start()
+    time.sleep(1.5)
+    run.run.stop.write_text("{}")
+    thread.join(10)
+    assert not outcomes[0].finished
+    last = attempts.last(supervision.ledger.events)
+    assert last is not None
+    assert last.processes() == []
+    assert run.supervision().to_the_end().finished
+    assert run.embodied() == ALL
+
+
+def test_a_kill_is_named_and_noticed_within_a_second(fake: MakeRun) -> None:
+    """SIGKILL from outside is no fault of the trainer."""
+    run = fake(step=0.05)
+    supervision = run.supervision()
+    thread = threading.Thread(target=supervision.to_the_end, daemon=True)
+    thread.start()
+    time.sleep(1.2)
+    last = attempts.last(supervision.ledger.events)
+    assert last is not None
+    for identity in last.processes():
+        psutil.Process(identity.pid).kill()
+    thread.join(15)
+    seen = status.read(run.run)
+    assert seen is not None
+    assert seen.state == "finished"
+    assert incidents(run) == ["killed from outside (SIGKILL)"]
+    assert seen.incidents[0]["detected_after_s"] < 1
+    assert run.embodied() == ALL
