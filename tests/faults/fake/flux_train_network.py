@@ -1,7 +1,8 @@
-"""A trainer without a model: upstream's flags, files, output and run-local counting. Its weights list the steps they embody.
+"""A trainer without a model: upstream's flags, files, output and run-local counting.
 
-Faults, by environment: FAKE_STEP seconds a step takes; FAKE_FAULTS a folder in which a file named `hang`, `raise`, `nan`,
-`spin` or `zero` (exit 0 at once), holding a step of this process, makes that happen there once.
+Its weights list the steps they embody. Faults, by environment: FAKE_STEP seconds a step takes; FAKE_FAULTS a folder in
+which a file named `hang`, `raise`, `nan`, `spin` or `zero` (exit 0 at once), holding a step of this process, makes that
+happen there once.
 """
 
 import argparse
@@ -63,6 +64,8 @@ def main():
         parser.add_argument(f"--{flag}", type=int, default=value)
     parser.add_argument("--save_every_n_epochs", type=int)
     parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
+    for flag in ("dataset_config", "learning_rate"):
+        parser.add_argument(f"--{flag}")
     for flag in ("save_state", "skip_until_initial_step"):
         parser.add_argument(f"--{flag}", action="store_true")
     args = parser.parse_args()

@@ -1,0 +1,194 @@
+"""The workers of one DataLoader iterator: what each was given, how long the trainer has waited, and their end."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Protocol
+
+from fluxguard.errors import WorkerStuck
+from fluxguard.guard import pulse
+from fluxguard.guard.deadlines import limits
+from fluxguard.guard.ending import Verdict, end_process
+from fluxguard.guard.watcher import Wait, watcher
+
+_WHAT = "a batch from the loader"
+_ASKED = 7.0  # torch's main thread asks after its workers every 5 s while it waits for the pinning thread
+_HELD = 0.5  # the longest that the interpreter is held for killed workers to be gone
+_REAP_POLL = 1000  # microseconds
+_LINGER = 1.0  # between two polls torch comes back at once; later than that nobody waits any more
+
+
+class _Pipe(Protocol):
+    def close(self) -> None: ...
+
+
+class Crew:
+    """One iterator's workers, as the trainer's process sees them."""
+
+    def __init__(self, writer: _Pipe) -> None:
+        self.workers: list[BaseProcess] = []
+        self.lost: WorkerStuck | None = None
+        """Set once, when the workers were killed because one was stuck."""
+        self._told = False
+        self._writer = writer
+        self._owner = self._reader = threading.get_ident()
+        self._given: list[dict[object, object]] = []
+        self._wait: Wait | None = None
+        self._inside = False
+        self._left = -math.inf
+        self._asked = -math.inf
+        self._delivered = False
+
+    def join(self, worker: BaseProcess) -> int:
+        """Take a worker into the crew and return its number."""
+        self.workers.append(worker)
+        self._given.append({})
+        return len(self.workers) - 1
+
+    def given(self, number: int, task: object) -> None:
+        """Note that a worker was given a task: torch's (index, samples), anything else is its own business."""
+        if isinstance(task, tuple) and len(task) == 2:
+            self._given[number][task[0]] = task[1]
+
+    def opens(self) -> None:
+        """Note that somebody waits for a batch; the limit counts from the first wait after the last batch."""
+        now = time.monotonic()
+        if self._wait is not None and now - self._left > _LINGER:
+            self.closes()
+        self._inside = True
+        self._reader = threading.get_ident()
+        if self._wait is None:
+            limit = limits().batch if self._delivered else limits().first_batch
+            if limit is not None:
+                self._wait = Wait(_WHAT, limit, now, self._due, pulse.begun())
+                watcher().open(self._wait)
+
+    def pauses(self) -> None:
+        """Note that a poll ended without a batch."""
+        self._inside = False
+        self._left = time.monotonic()
+
+    def closes(self) -> None:
+        """Note that nobody waits any more."""
+        self._inside = False
+        if self._wait is not None:
+            watcher().close(self._wait)
+            self._wait = None
+
+    def arrived(self, result: object) -> None:
+        """Note that a batch (or another answer of a worker) arrived."""
+        self.closes()
+        self._delivered = True
+        if not (isinstance(result, tuple) and len(result) == 2):
+            return
+        key, data = result
+        for tasks in self._given:
+            if _forgets(tasks, key):
+                break
+        ended = getattr(data, "worker_id", None)
+        if isinstance(ended, int) and type(data).__name__ == "_IterableDatasetStopIteration":
+            self._given[ended].clear()  # torch drops what this worker was given beyond its end
+
+    def asked(self) -> None:
+        """Note that the trainer asks whether its workers live. Raises WorkerStuck, once, when they were killed.
+
+        torch asks in every error and at every empty poll: the one place that sees them all.
+        """
+        self._asked = time.monotonic()
+        if self.lost is not None and not self._told:
+            self._told = True
+            raise self.lost
+
+    def forgive(self) -> None:
+        """Raise WorkerStuck when the workers were killed; the pinning thread meets an empty poll instead."""
+        if self.lost is not None and threading.get_ident() == self._owner:
+            raise self.lost
+
+    def stuck(self) -> list[int]:
+        """Return the numbers of the workers that hold work: the stopped ones among them, if any, else all."""
+        holding = [number for number, tasks in enumerate(self._given) if tasks] or list(range(len(self.workers)))
+        return [number for number in holding if stopped(self.workers[number].pid)] or holding
+
+    def _due(self, wait: Wait) -> float | None:
+        now = time.monotonic()
+        if wait is not self._wait or not (self._inside or now - self._left < _LINGER):
+            self._wait = None
+            return None
+        if self._reader != self._owner and now - self._asked > _ASKED:
+            return _ASKED  # the pinning thread polls also while the trainer needs no batch
+        stuck = self.stuck()
+        pids = tuple(pid for number in stuck if (pid := self.workers[number].pid))
+        samples = tuple(held for number in stuck for held in self._given[number].values())
+        if wait.fatal:
+            waited = now - wait.since
+            end_process(
+                Verdict(
+                    what=_WHAT, cause="loader worker", limit=wait.limit, waited=waited, workers=pids, samples=samples
+                )
+            )
+        self._give_up(WorkerStuck(wait.limit, pids, samples))
+        self._wait = None
+        return None
+
+    def _give_up(self, error: WorkerStuck) -> None:
+        """Kill every worker: that frees whoever reads from one, and leaves nothing that an exit would wait for."""
+        self.lost = error
+        _kill(self.workers)
+        # A worker killed in the middle of a message leaves a reader that waits for its rest while anyone could write.
+        with contextlib.suppress(OSError):
+            self._writer.close()
+
+
+def _kill(workers: list[BaseProcess]) -> None:
+    """Kill workers and reap them before any other thread runs.
+
+    torch's SIGCHLD handler raises on the main thread, at whatever line that is, when it finds a killed worker; one
+    that is reaped already it does not find. So the interpreter is held in between, for the milliseconds they take.
+    """
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_HELD)
+    try:
+        for worker in workers:
+            with contextlib.suppress(OSError):
+                worker.kill()
+        if os.name == "posix":
+            _reap(workers, time.monotonic() + _HELD)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def _reap(workers: list[BaseProcess], deadline: float) -> None:
+    import ctypes
+
+    libc = ctypes.PyDLL(None)  # unlike os.waitpid and ctypes.CDLL it does not let other threads run
+    status = ctypes.c_int()
+    for worker in workers:
+        while not (reaped := libc.waitpid(worker.pid, ctypes.byref(status), os.WNOHANG)):
+            if time.monotonic() > deadline:
+                return
+            libc.usleep(_REAP_POLL)
+        if reaped == worker.pid:
+            worker._popen.returncode = -int(signal.SIGKILL)  # type: ignore[attr-defined]
+
+
+def stopped(pid: int | None) -> bool:
+    """Return whether a process is stopped (SIGSTOP); False where the platform does not say."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (OSError, IndexError):
+        return False
+
+
+def _forgets(tasks: dict[object, Any], key: object) -> bool:
+    try:
+        return tasks.pop(key, tasks) is not tasks
+    except TypeError:  # not a key at all: an answer that belongs to no task
+        return False

@@ -1,0 +1,180 @@
+"""What the trainer tells: its phase, its steps, and that its life as a trainer has begun.
+
+Every function here is free of consequences when nobody listens: without a supervisor there is no heart, in a forked
+child the heart is muted, and a file that cannot be written costs the beat, never the training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import time
+import uuid
+from pathlib import Path
+
+from fluxguard import heartbeat
+from fluxguard.heartbeat import Heart
+from fluxguard.rundir import ATTEMPT_VARIABLE, RUN_VARIABLE, RunDir
+
+_PR_SET_PTRACER = 0x59616D61
+_PR_SET_PTRACER_ANY = -1
+
+_RANK_VARIABLE = "RANK"
+
+
+class _Trainer:
+    """What is known about this process as a trainer; one per process, empty until `train_begins`."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.heart: Heart | None = None
+        self.stacks: int | None = None
+
+
+_trainer = _Trainer()
+
+
+def train_begins() -> None:
+    """Say that this process is a trainer from here on; called once, at its entry point.
+
+    Until then nothing in the guard ends the process: a page that only imports the trainer's modules is never ended.
+    Opens the heartbeat when a supervisor has set FLUXGUARD_RUN. Calling it again changes nothing. Never raises.
+    """
+    if _trainer.begun:
+        return
+    _trainer.begun = True
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forget)
+    run = run_dir()
+    if run is None:
+        return
+    # A folder that is gone or full must not keep a training from starting.
+    with contextlib.suppress(OSError, ValueError):
+        _trainer.heart = Heart(heartbeat.path_for(run.beats(), rank()), rank=rank(), attempt=_attempt_bytes())
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        _let_stacks_be_read(run)
+
+
+def begun() -> bool:
+    """Return whether this process is a trainer (and not one of its forked children)."""
+    return _trainer.begun
+
+
+def heart() -> Heart | None:
+    """Return the open heart of this process, or None when nobody listens."""
+    return _trainer.heart
+
+
+def stacks_fd() -> int:
+    """Return where stacks are written: the file of the supervised run, else standard error."""
+    return 2 if _trainer.stacks is None else _trainer.stacks
+
+
+def run_dir() -> RunDir | None:
+    """Return the run this process belongs to, or None without a supervisor."""
+    folder = os.environ.get(RUN_VARIABLE)
+    return RunDir(Path(folder).parent) if folder else None
+
+
+def rank() -> int:
+    """Return the rank of this process among the trainers; 0 when there is only one."""
+    value = os.environ.get(_RANK_VARIABLE, "")
+    return int(value) if value.isdigit() else 0
+
+
+def attempt() -> str:
+    """Return the uuid of the attempt; empty without a supervisor."""
+    return os.environ.get(ATTEMPT_VARIABLE, "")
+
+
+def phase(name: str) -> None:
+    """Say that the phase `name` (one of `limits.PHASES`) begins now."""
+    known = _trainer.heart
+    if known is None:
+        return
+    known.phase = name.encode()
+    known.phase_at = time.monotonic()
+    known.done = known.of = 0
+    known.beat()
+
+
+class during(contextlib.ContextDecorator):
+    """A phase that ends with its block (or its function): the phase before it is restored, whatever happened."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._before: list[bytes] = []
+
+    def __enter__(self) -> during:
+        known = _trainer.heart
+        self._before.append(known.phase if known is not None else b"")
+        phase(self._name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        before = self._before.pop()
+        if before:
+            phase(before.decode())
+
+
+def progress(done: int, of: int = 0) -> None:
+    """Say that `done` of `of` items of this phase are done; 0 for a number that is not known."""
+    known = _trainer.heart
+    if known is None:
+        return
+    known.done = max(0, int(done))
+    known.of = max(0, int(of))
+    known.beat()
+
+
+def step(
+    step: int, total: int | None = None, epoch: int | None = None, loss: float | None = None, batch: int | None = None
+) -> None:
+    """Say that the weights embody `step` optimizer steps now; whatever else is None stays as it was."""
+    known = _trainer.heart
+    if known is None:
+        return
+    known.step = max(0, int(step))
+    if total is not None:
+        known.total = max(0, int(total))
+    if epoch is not None:
+        known.epoch = max(0, int(epoch))
+    if batch is not None:
+        known.batch = max(0, int(batch))
+    if loss is not None:
+        known.loss = float(loss)
+    if known.phase != b"step":
+        known.phase = b"step"
+        known.phase_at = time.monotonic()
+        known.done = known.of = 0
+    known.beat()
+
+
+def _attempt_bytes() -> bytes:
+    try:
+        return uuid.UUID(attempt()).bytes
+    except ValueError:
+        return bytes(16)
+
+
+def _forget() -> None:
+    """In a forked child: it is no trainer, and its copy of the heart would lie about the parent."""
+    _trainer.begun = False
+    if _trainer.heart is not None:
+        _trainer.heart.mute()
+        _trainer.heart = None
+
+
+def _let_stacks_be_read(run: RunDir) -> None:
+    """Let the supervisor read the stacks without special rights: by a signal, and by a debugger."""
+    path = run.stacks(rank())
+    _trainer.stacks = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, file=_trainer.stacks, all_threads=True)
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_long(_PR_SET_PTRACER_ANY), 0, 0, 0)

@@ -1,0 +1,25 @@
+"""A C call that holds the interpreter for ever inside a watched wait; with "swap", it is the job that holds it."""
+
+import ctypes
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import fluxguard
+
+HELD = 3600
+
+
+def hold():
+    time.sleep(0.5)  # let the wait begin
+    ctypes.PyDLL(None).sleep(HELD)
+
+
+if __name__ == "__main__":
+    fluxguard.train_begins()
+    print("waiting", flush=True)
+    if "swap" in sys.argv:
+        future = ThreadPoolExecutor(1).submit(hold)
+        fluxguard.result(future, "block swap")
+    with fluxguard.exit_after(float(sys.argv[1]), "a call into C"):
+        ctypes.PyDLL(None).sleep(HELD)

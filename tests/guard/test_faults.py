@@ -1,0 +1,243 @@
+"""Laws of the end: whatever is stuck, the process and its workers are gone within 2 s of the limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fluxguard import heartbeat
+from fluxguard.rundir import AGAIN, RunDir
+from tests.conftest import FAULTS, Spawn, Spawned
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+
+LIMIT = 1.0
+GRACE = 2.0
+NEARLY = "waiting [0, 1, 2, 3, 4, 5, 6, 7"
+"""Written milliseconds before the worker that loads sample 13 gets stuck."""
+ATTEMPT = "6f1e7c1a-0000-4000-8000-00000000abcd"
+
+
+@dataclass
+class Supervised:
+    """A run directory as a supervisor would have made it, with small limits."""
+
+    run: RunDir
+    env: dict[str, str]
+
+    def last_words(self) -> dict[str, Any]:
+        """Return what the trainer said before its end."""
+        words = json.loads(self.run.last_words(0).read_text())
+        assert words["attempt"] == ATTEMPT
+        assert isinstance(words, dict)
+        return words
+
+
+@pytest.fixture
+def supervised(tmp_path: Path) -> Supervised:
+    run = RunDir(tmp_path / "out")
+    run.create()
+    beats = tmp_path / "beats"
+    beats.mkdir()
+    (run.run).write_text(json.dumps({"version": 1, "beats": str(beats)}))
+    waits = {"block_swap": LIMIT, "batch": LIMIT, "first_batch": 20, "read": LIMIT}
+    run.limits.write_text(json.dumps({"version": 1, "wait": waits}))
+    env = {"FLUXGUARD_RUN": str(run.root), "FLUXGUARD_ATTEMPT": ATTEMPT, "FLUXGUARD_LIMITS": str(run.limits)}
+    return Supervised(run, env)
+
+
+def gone(fault: Spawned, since: float, within: float = LIMIT + GRACE) -> int:
+    """Wait until the program and all its children are gone, in time, and return its exit code."""
+    code = fault.ends(within + 5)
+    while fault.living() and time.monotonic() < since + within + 5:
+        time.sleep(0.01)
+    took = time.monotonic() - since
+    assert not fault.living()
+    assert took < within, f"gone only {took:.2f} s after the wait began:\n{fault.output}"
+    return code
+
+
+def beat(supervised: Supervised) -> heartbeat.Beat:
+    """Return the last beat of the trainer."""
+    last = heartbeat.read(heartbeat.path_for(supervised.run.beats(), 0))
+    assert last is not None
+    return last
+
+
+@pytest.mark.parametrize("fault", ["stuck_swap.py", "stuck_swap_on_autograd.py"])
+def test_a_swap_that_never_returns_ends_the_trainer(spawn: Spawn, supervised: Supervised, fault: str) -> None:
+    """A stuck pool thread cannot hold the process, on whichever thread the swap was waited for."""
+    trainer = spawn(FAULTS / fault, "begin", env=supervised.env)
+    since = trainer.until("waiting")
+    assert gone(trainer, since) == AGAIN
+    words = supervised.last_words()
+    assert (words["cause"], words["verdict"], words["limit"]) == ("block swap", "again", LIMIT)
+    assert LIMIT <= words["waited"] < LIMIT + 0.5
+    assert "block swap did not finish within 1 s" in trainer.output
+    assert "waits.py" in supervised.run.stacks(0).read_text()
+    assert beat(supervised).wait == "block swap"
+
+
+def test_without_a_supervisor_the_stacks_are_on_standard_error(spawn: Spawn, supervised: Supervised) -> None:
+    """A user without a supervisor gets the exit code, the sentence and the stacks."""
+    env = {"FLUXGUARD_LIMITS": supervised.env["FLUXGUARD_LIMITS"]}
+    trainer = spawn(FAULTS / "stuck_swap.py", "begin", env=env)
+    assert gone(trainer, trainer.until("waiting")) == AGAIN
+    assert "waits.py" in trainer.output
+
+
+@pytest.mark.parametrize("where", ["scope", "swap"])
+def test_a_held_interpreter_is_ended_all_the_same(spawn: Spawn, supervised: Supervised, where: str) -> None:
+    """faulthandler needs no interpreter; its stacks say where."""
+    trainer = spawn(FAULTS / "held_gil.py", str(LIMIT), where, env=supervised.env)
+    assert gone(trainer, trainer.until("waiting")) == 1
+    assert "held_gil.py" in supervised.run.stacks(0).read_text()
+
+
+WAYS = [[], ["persistent"], ["spawn"], ["persistent", "accelerate"], ["busy"], ["middle"]]
+
+
+@pytest.mark.parametrize("how", WAYS, ids=" ".join)
+def test_a_stuck_loader_worker_ends_the_trainer(spawn: Spawn, supervised: Supervised, how: list[str]) -> None:
+    """Stopped or busy, also where main has passed the poll: gone, workers too, with their samples named."""
+    trainer = spawn(FAULTS / "stopped_worker.py", "begin", *how, env=supervised.env)
+    since = trainer.until(NEARLY)
+    assert gone(trainer, since) == AGAIN
+    words = supervised.last_words()
+    assert words["cause"] == "loader worker"
+    assert len(words["workers"]) == 1
+    assert [13] in words["samples"]
+
+
+@pytest.mark.parametrize("how", WAYS, ids=" ".join)
+def test_a_stuck_loader_worker_raises_in_another_process(spawn: Spawn, supervised: Supervised, how: list[str]) -> None:
+    """Outside of a trainer the wait raises WorkerStuck, and the interpreter then ends in bounded time."""
+    page = spawn(FAULTS / "stopped_worker.py", *how, env=supervised.env)
+    since = page.until(NEARLY)
+    raised = page.until("raised WorkerStuck a batch from the loader did not finish within 1 s")
+    assert raised - since < LIMIT + GRACE
+    assert gone(page, raised, GRACE) == 1
+    assert not supervised.run.last_words(0).exists()
+
+
+@pytest.mark.parametrize("begin", ["begin", "page"])
+def test_a_pinning_thread_hides_no_stuck_worker(spawn: Spawn, supervised: Supervised, begin: str) -> None:
+    """With pinned memory another thread waits for the workers; main is asked only every 5 s whether it waits too."""
+    trainer = spawn(FAULTS / "stopped_worker.py", "pin", begin, env=supervised.env)
+    since = trainer.until(NEARLY)
+    assert gone(trainer, since, 7 + LIMIT + 2 * GRACE) == (AGAIN if begin == "begin" else 1)
+    assert "worker process" in trainer.output
+    assert begin == "begin" or "raised WorkerStuck" in trainer.output
+
+
+def test_a_trainer_that_needs_no_batch_is_not_ended(spawn: Spawn, supervised: Supervised) -> None:
+    """While main samples images, a pinning thread that waits for a slow batch is no reason to end it."""
+    trainer = spawn(FAULTS / "stopped_worker.py", "pin", "away", "begin", env=supervised.env)
+    assert gone(trainer, trainer.until("back"), 14 + LIMIT + GRACE) == AGAIN
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the tie between parent and worker is Linux's")
+def test_workers_do_not_outlive_a_killed_trainer(spawn: Spawn, supervised: Supervised) -> None:
+    """A stopped worker whose trainer was killed would stay for ever, with its memory."""
+    trainer = spawn(FAULTS / "stopped_worker.py", "persistent", env=supervised.env)
+    trainer.until("waiting [0, 1, 2, 3, 4, 5")
+    trainer.look()
+    assert len(trainer.known) >= 2
+    os.kill(trainer.pid, signal.SIGKILL)
+    assert gone(trainer, time.monotonic()) == -signal.SIGKILL
+
+
+def test_a_child_forked_inside_a_wait_ends_by_itself(spawn: Spawn, supervised: Supervised) -> None:
+    """faulthandler's timer has no thread in a forked child, whose interpreter would wait for it for ever."""
+    trainer = spawn(FAULTS / "fork_in_a_wait.py", str(LIMIT), env=supervised.env)
+    since = trainer.until("child ended 0")
+    assert gone(trainer, since) == 1
+
+
+def test_a_page_is_never_ended(spawn: Spawn, supervised: Supervised) -> None:
+    """Until `train_begins`, exit_after is inert: FluxGym's page imports the same modules."""
+    page = spawn(FAULTS / "late_scope.py", env=supervised.env)
+    assert page.ends() == 0
+    assert "lived" in page.output
+
+
+def test_a_trainer_that_was_stopped_is_not_late(spawn: Spawn, supervised: Supervised) -> None:
+    """Time in which the process was stopped is not time it waited."""
+    values = json.loads(supervised.run.limits.read_text())
+    values["wait"]["block_swap"] = 9
+    supervised.run.limits.write_text(json.dumps(values))
+    trainer = spawn(FAULTS / "stuck_swap.py", "begin", env=supervised.env)
+    since = trainer.until("waiting")
+    time.sleep(0.3)
+    process = psutil.Process(trainer.pid)
+    process.suspend()
+    time.sleep(7)
+    process.resume()
+    assert trainer.ends() == AGAIN
+    assert time.monotonic() - since > 9 + 6
+
+
+@pytest.mark.parametrize("how", ["main", "worker"])
+def test_a_fifo_in_place_of_a_cache_is_refused_at_once(spawn: Spawn, supervised: Supervised, how: str) -> None:
+    """The file is named, also when it was read in a worker, and out of the way for the next attempt."""
+    trainer = spawn(FAULTS / "fifo_read.py", how, "begin", env=supervised.env)
+    assert gone(trainer, trainer.until("waiting"), 10) == 1
+    assert "CacheBroken" in trainer.output
+    assert "image.npz: is a FIFO" in trainer.output
+    assert (trainer.log.parent / "image.npz.broken").exists()
+
+
+@pytest.mark.parametrize("begin", ["begin", "page"])
+def test_an_open_that_blocks_is_interrupted(spawn: Spawn, supervised: Supervised, begin: str) -> None:
+    """On the main thread an alarm ends the wait, with the file named and left as it is."""
+    trainer = spawn(FAULTS / "fifo_read.py", "open", begin, env=supervised.env)
+    assert gone(trainer, trainer.until("waiting")) == 1
+    assert "DeadlineExceeded: reading image.npz did not finish within 1 s" in trainer.output
+    assert (trainer.log.parent / "image.npz").exists()
+
+
+@pytest.mark.parametrize("thread", ["main", "thread"])
+def test_a_slow_read_is_never_ended(spawn: Spawn, supervised: Supervised, thread: str) -> None:
+    """A byte every 0.2 s for four times the limit is a slow disk, not a broken one."""
+    trainer = spawn(FAULTS / "slow_reader.py", str(4 * LIMIT), thread, env=supervised.env)
+    assert trainer.ends() == 0
+    assert "read 2" in trainer.output
+
+
+@pytest.mark.parametrize(("thread", "code"), [("main", 1), ("thread", AGAIN)])
+def test_a_read_that_gets_nothing_more_is_ended(spawn: Spawn, supervised: Supervised, thread: str, code: int) -> None:
+    """The limit counts from the last byte: it raises where an alarm can, and ends the trainer elsewhere."""
+    trainer = spawn(FAULTS / "slow_reader.py", "1.5", thread, "dry", env=supervised.env)
+    assert gone(trainer, trainer.until("dry"), 2 * LIMIT + GRACE) == code
+    assert "reading image.npz" in trainer.output
+    if code == AGAIN:
+        assert supervised.last_words()["file"] == "image.npz"
+
+
+@pytest.mark.parametrize("how", ["main", "worker"])
+def test_a_truncated_cache_is_named(spawn: Spawn, how: str) -> None:
+    """Upstream's log never names the file; the sentence of the guard reaches main through torch."""
+    trainer = spawn(FAULTS / "truncated_npz.py", how)
+    assert trainer.ends() == 1
+    assert "CacheBroken" in trainer.output.splitlines()[-1] or "CacheBroken" in trainer.output
+    assert "image.npz: is truncated or damaged" in trainer.output
+    assert (trainer.log.parent / "image.npz.broken").exists()
+
+
+def test_the_guard_costs_nothing_to_import(spawn: Spawn) -> None:
+    """A page that imports hardened modules imports neither torch nor numpy, and waits less than 30 ms."""
+    code = (
+        "import sys, time; t = time.perf_counter(); import fluxguard; took = time.perf_counter() - t\n"
+        "fluxguard.train_begins, fluxguard.result, fluxguard.exit_after, fluxguard.reads\n"
+        "assert not {'torch', 'numpy'} & set(sys.modules); assert took < 0.03, took"
+    )
+    assert spawn("-c", code).ends() == 0

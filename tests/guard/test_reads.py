@@ -1,0 +1,204 @@
+"""Laws of reading cache files."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fluxguard.errors import CacheBroken, DeadlineExceeded, WorkerStuck
+from fluxguard.guard.reads import reads
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals and FIFOs")
+
+
+@reads
+def load(path: str | os.PathLike[str]) -> bytes:
+    """Read what a cache holds, as np.load does: an archive of arrays."""
+    if os.path.getsize(path) == 0:
+        raise EOFError("No data left in file")
+    with zipfile.ZipFile(path) as archive:
+        return archive.read("latents.npy")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    path = tmp_path / "image.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("latents.npy", b"\x93NUMPY" + bytes(5000))
+    return path
+
+
+def _broken(path: Path) -> Path:
+    return path.with_name(path.name + ".broken")
+
+
+def test_a_whole_file_is_read(cache: Path) -> None:
+    """Nothing is in the way of a read that works."""
+    assert load(cache).startswith(b"\x93NUMPY")
+    assert cache.exists()
+
+
+def test_a_truncated_file_is_named_and_set_aside(cache: Path) -> None:
+    """The next attempt finds no file and makes it anew, instead of dying at it again."""
+    cache.write_bytes(cache.read_bytes()[:2000])
+    with pytest.raises(CacheBroken, match=r"image\.npz: is truncated or damaged.*set aside as image\.npz\.broken"):
+        load(cache)
+    assert not cache.exists()
+    assert _broken(cache).exists()
+
+
+def test_an_empty_file_is_set_aside(cache: Path) -> None:
+    """A kill right after the open leaves an empty file."""
+    cache.write_bytes(b"")
+    with pytest.raises(CacheBroken, match="is empty"):
+        load(cache)
+
+
+def test_a_flipped_byte_is_found_by_the_crc(cache: Path) -> None:
+    """Damage inside a member shows only when that member is read."""
+    raw = bytearray(cache.read_bytes())
+    raw[1000] ^= 1
+    cache.write_bytes(raw)
+    with pytest.raises(CacheBroken, match="CRC"):
+        load(cache)
+
+
+def test_an_older_broken_file_is_kept(cache: Path) -> None:
+    """Setting aside never overwrites evidence."""
+    _broken(cache).write_text("older")
+    cache.write_bytes(b"")
+    with pytest.raises(CacheBroken, match=r"image\.npz\.broken\.2"):
+        load(cache)
+    assert _broken(cache).read_text() == "older"
+
+
+def test_an_error_about_a_whole_file_is_left_through(cache: Path) -> None:
+    """A missing member, or a reader's own mistake, proves nothing about the file."""
+
+    @reads
+    def mistaken(path: Path) -> None:
+        raise ValueError("shapes differ")
+
+    with pytest.raises(ValueError, match="shapes differ"):
+        mistaken(cache)
+    assert cache.exists()
+
+
+def test_a_missing_file_is_missing(tmp_path: Path) -> None:
+    """What is not there is not broken."""
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "none.npz")
+
+
+def test_a_users_image_is_never_set_aside(tmp_path: Path) -> None:
+    """Only what a trainer can make again is moved."""
+    image = tmp_path / "image.png"
+    image.write_bytes(b"")
+    with pytest.raises(EOFError):
+        load(image)
+    assert image.exists()
+
+
+@posix
+def test_a_fifo_is_broken_at_once_and_never_opened(tmp_path: Path) -> None:
+    """An open of a FIFO would wait for a writer for ever."""
+    fifo = tmp_path / "image.npz"
+    os.mkfifo(fifo)
+    with pytest.raises(CacheBroken, match="is a FIFO"):
+        load(fifo)
+    assert _broken(fifo).exists()
+
+
+def test_a_folder_is_refused_and_left(tmp_path: Path) -> None:
+    """A folder is somebody's, whatever its name says."""
+    with pytest.raises(CacheBroken, match="is a folder"):
+        load(tmp_path)
+    assert tmp_path.exists()
+
+
+def test_the_file_of_a_method_is_its_first_path(cache: Path) -> None:
+    """Neither self nor a resolution nor a plain word is a file."""
+
+    class Strategy:
+        @reads
+        def load(self, resolution: tuple[int, int], kind: str, npz_path: str) -> None:
+            raise EOFError
+
+    cache.write_bytes(b"")
+    with pytest.raises(CacheBroken, match="empty"):
+        Strategy().load((64, 64), "latents", npz_path=str(cache))
+
+
+def test_a_block_is_guarded_as_a_function_is(cache: Path) -> None:
+    """`with reads(path)` is the same guard."""
+    cache.write_bytes(b"")
+    with pytest.raises(CacheBroken), reads(cache):
+        raise EOFError
+
+
+@pytest.fixture
+def own_alarm() -> Iterator[list[float]]:
+    """An alarm of somebody else's, and when it rang; pytest-timeout's own is put back afterwards."""
+    rung: list[float] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(time.monotonic()))
+    left, every = signal.setitimer(signal.ITIMER_REAL, 0)
+    yield rung
+    signal.signal(signal.SIGALRM, before)
+    signal.setitimer(signal.ITIMER_REAL, left, every)
+
+
+@posix
+def test_a_foreign_alarm_keeps_its_time_and_its_bell(cache: Path, own_alarm: list[float]) -> None:
+    """One timer per process: what somebody else set before a read is set after it."""
+    bell = signal.getsignal(signal.SIGALRM)
+    signal.setitimer(signal.ITIMER_REAL, 60)
+    with reads(cache), reads(cache):
+        assert signal.getitimer(signal.ITIMER_REAL)[0] < 2
+    assert 59 < signal.getitimer(signal.ITIMER_REAL)[0] <= 60
+    assert signal.getsignal(signal.SIGALRM) is bell
+    assert not own_alarm
+
+
+@posix
+@pytest.mark.usefixtures("own_alarm")
+def test_no_alarm_is_left_behind(cache: Path) -> None:
+    """After a read the process is as before, whatever the read did."""
+    with pytest.raises(KeyError), reads(cache):
+        raise KeyError
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_other_threads_read_without_an_alarm(cache: Path) -> None:
+    """signal.signal would raise off the main thread."""
+    seen: list[bytes] = []
+    thread = threading.Thread(target=lambda: seen.append(load(cache)))
+    thread.start()
+    thread.join(5)
+    assert seen
+
+
+@pytest.mark.parametrize(
+    "error",
+    [CacheBroken("a.npz", "is empty"), DeadlineExceeded("a wait", 3.0), WorkerStuck(3.0, [12], [[1, 2]])],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_survives_the_way_between_processes(error: Exception) -> None:
+    """What was told about the file, the wait or the workers is still there."""
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error)
+    assert again.__dict__ == error.__dict__
+
+
+@pytest.mark.parametrize("kind", [CacheBroken, DeadlineExceeded])
+def test_torch_can_make_the_error_again_from_its_message(kind: type[Exception]) -> None:
+    """torch makes an exception of a worker again from one string."""
+    assert str(kind("Caught it in worker 0: image.npz is empty")) == "Caught it in worker 0: image.npz is empty"

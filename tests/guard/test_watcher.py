@@ -1,0 +1,101 @@
+"""Laws of the open waits, with a clock that only moves when told to."""
+
+from __future__ import annotations
+
+import pytest
+
+from fluxguard.clock import FakeClock
+from fluxguard.guard.watcher import LATE, OpenWaits, Wait
+
+
+def _wait(clock: FakeClock, limit: float, what: str = "a wait", *, fatal: bool = True) -> Wait:
+    return Wait(what, limit, clock.monotonic(), lambda wait: None, fatal)
+
+
+class Ticking:
+    """A watcher's loop without its thread."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.waits = OpenWaits(self.clock.monotonic())
+
+    def run(self, seconds: float) -> list[Wait]:
+        """Tick for `seconds` and return what became due."""
+        end = self.clock.monotonic() + seconds
+        due: list[Wait] = []
+        while self.clock.monotonic() < end and not due:
+            self.clock.sleep(max(0.001, min(self.waits.pause(self.clock.monotonic()), end - self.clock.monotonic())))
+            due = self.waits.tick(self.clock.monotonic())
+        return due
+
+
+@pytest.fixture
+def ticking() -> Ticking:
+    return Ticking()
+
+
+def test_a_wait_is_due_exactly_at_its_limit(ticking: Ticking) -> None:
+    """The watcher wakes at the deadline itself, not at the tick after it."""
+    wait = _wait(ticking.clock, 2.25)
+    ticking.waits.add(wait)
+    start = ticking.clock.monotonic()
+    assert ticking.run(10) == [wait]
+    assert ticking.clock.monotonic() - start == pytest.approx(2.25, abs=0.01)
+
+
+def test_an_inner_wait_never_masks_an_outer_one(ticking: Ticking) -> None:
+    """The earliest deadline wins, whichever was opened first."""
+    outer, inner = _wait(ticking.clock, 3), _wait(ticking.clock, 100)
+    ticking.waits.add(outer)
+    ticking.waits.add(inner)
+    assert ticking.run(10) == [outer]
+
+
+def test_closing_an_inner_wait_leaves_the_outer_one(ticking: Ticking) -> None:
+    """A scope that ends takes only its own deadline away."""
+    outer, inner = _wait(ticking.clock, 3), _wait(ticking.clock, 1)
+    ticking.waits.add(outer)
+    ticking.waits.add(inner)
+    ticking.waits.remove(inner)
+    ticking.waits.remove(inner)
+    assert ticking.run(10) == [outer]
+
+
+def test_a_suspended_machine_shifts_every_deadline(ticking: Ticking) -> None:
+    """Time in which nobody ran is not waited time."""
+    wait = _wait(ticking.clock, 30)
+    ticking.waits.add(wait)
+    assert ticking.run(20) == []
+    ticking.waits.pause(ticking.clock.monotonic())
+    ticking.clock.jump(3600)
+    assert ticking.waits.tick(ticking.clock.monotonic()) == []
+    assert ticking.run(8) == []
+    assert ticking.run(4) == [wait]
+
+
+def test_a_tick_that_is_a_little_late_shifts_nothing(ticking: Ticking) -> None:
+    """A loaded machine ticks late; that is no suspension."""
+    wait = _wait(ticking.clock, 3)
+    ticking.waits.add(wait)
+    ticking.waits.pause(ticking.clock.monotonic())
+    ticking.clock.jump(LATE)
+    assert ticking.waits.tick(ticking.clock.monotonic()) == [wait]
+
+
+def test_a_wait_opened_while_the_watcher_was_late_is_not_given_more_than_its_age(ticking: Ticking) -> None:
+    """Only the time that a wait itself has lived through is given back to it."""
+    ticking.waits.pause(ticking.clock.monotonic())
+    ticking.clock.jump(60)
+    wait = _wait(ticking.clock, 10)
+    ticking.waits.add(wait)
+    ticking.clock.jump(1)
+    ticking.waits.tick(ticking.clock.monotonic())
+    assert wait.at == wait.since + 11
+
+
+def test_only_fatal_waits_end_the_process(ticking: Ticking) -> None:
+    """A wait that only kills workers is not shown and not backed by faulthandler; the earliest fatal one is first."""
+    late, early = _wait(ticking.clock, 9), _wait(ticking.clock, 5)
+    for wait in (_wait(ticking.clock, 1, fatal=False), late, early):
+        ticking.waits.add(wait)
+    assert ticking.waits.fatal() == [early, late]
