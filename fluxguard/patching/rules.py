@@ -1,0 +1,198 @@
+"""Rules: data that says what to find in foreign code, what to call there, and proves itself by its examples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fluxguard.errors import InputError
+
+ACTIONS = ("replace", "callee", "decorate", "before", "after")
+SEVERITIES = ("critical", "high", "medium")
+_HERE = Path(__file__).resolve()
+FOLDER = next(path for path in (_HERE.parents[1] / "patches", _HERE.parents[2] / "patches") if path.is_dir())
+"""Where the rules lie: inside the package when it is installed, beside it in its own checkout."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A text before and after one edit."""
+
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """One thing to find and what to do there."""
+
+    find: Mapping[str, Any]
+    """An ast-grep rule."""
+    needs: str
+    """A literal without which a file cannot hold a site; spares the parsing of most files."""
+    action: str
+    """One of `ACTIONS`."""
+    text: str
+    """What the action writes; `$NAME` and `$$$NAME` stand for what `find` captured."""
+    guarded: Mapping[str, Any] | None = None
+    """An ast-grep rule for a site that somebody else guards already: it counts, and is left alone."""
+    optional: bool = False
+    """Whether a required rule keeps its promise without this edit."""
+    rewrites: tuple[Example, ...] = ()
+    leaves_alone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One weakness of the trainer and the edits that answer it."""
+
+    id: str
+    title: str
+    why: str
+    issue: str
+    severity: str
+    order: int
+    required: bool
+    unless_without: str = ""
+    """A required rule promises nothing for a checkout in which no file holds this literal."""
+    edits: tuple[Edit, ...] = field(default=())
+
+
+class _Table:
+    """Takes fields out of a mapping, and refuses what nobody took."""
+
+    def __init__(self, values: object, source: str, where: str = "") -> None:
+        self._source = source
+        self._where = where
+        if not isinstance(values, Mapping):
+            raise InputError(source, "must be a table", where)
+        self._values = dict(values)
+
+    def take(self, name: str, kind: type, default: object = ...) -> Any:
+        if name not in self._values:
+            if default is ...:
+                self.refuse("is missing", name)
+            return default
+        value = self._values.pop(name)
+        if not isinstance(value, kind):
+            self.refuse(f"must be of type {kind.__name__}, not {type(value).__name__}", name)
+        return value.strip() if isinstance(value, str) and name != "find" else value
+
+    def table(self, name: str) -> _Table:
+        return _Table(self.take(name, Mapping), self._source, self._path(name))
+
+    def has(self, name: str) -> bool:
+        return name in self._values
+
+    def refuse(self, reason: str, name: str = "") -> None:
+        raise InputError(self._source, reason, self._path(name))
+
+    def end(self) -> None:
+        if self._values:
+            self.refuse("is not known", sorted(map(str, self._values))[0])
+
+    def _path(self, name: str) -> str:
+        return ".".join(filter(None, (self._where, name)))
+
+
+def load_rules(folder: Path = FOLDER) -> tuple[Rule, ...]:
+    """Return all rules of a folder, in the order in which they are to be applied.
+
+    Raises InputError naming the file and the field that is wrong.
+    """
+    rules = [parse(path.read_text(encoding="utf-8"), path.name) for path in sorted(folder.glob("*.yaml"))]
+    if not rules:
+        raise InputError(folder, "holds no rules")
+    for one, two in zip(ordered := sorted(rules, key=lambda rule: rule.order), ordered[1:], strict=False):
+        if one.order == two.order:
+            raise InputError(f"{two.id}.yaml", f"is taken by {one.id}", "order")
+    return tuple(ordered)
+
+
+def parse(text: str, source: str) -> Rule:
+    """Return the rule written in `text`. Raises InputError naming `source` and the field."""
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(source, f"is not YAML ({' '.join(str(error).split())})") from None
+    table = _Table(values, source)
+    edits = table.take("edits", list)
+    rule = Rule(
+        id=table.take("id", str),
+        title=table.take("title", str),
+        why=" ".join(table.take("why", str).split()),
+        issue=table.take("issue", str),
+        severity=table.take("severity", str),
+        order=table.take("order", int),
+        required=table.take("required", bool),
+        unless_without=table.take("unless_without", str, ""),
+        edits=tuple(_edit(_Table(edit, source, f"edits.{number}")) for number, edit in enumerate(edits)),
+    )
+    table.end()
+    if not re.fullmatch(r"[a-z0-9-]+", rule.id) or (source.endswith(".yaml") and source != f"{rule.id}.yaml"):
+        table.refuse("must be the name of the file, in small letters and dashes", "id")
+    if rule.severity not in SEVERITIES:
+        table.refuse(f"must be one of {', '.join(SEVERITIES)}", "severity")
+    if not rule.edits:
+        table.refuse("must hold at least one edit", "edits")
+    return rule
+
+
+def _edit(table: _Table) -> Edit:
+    chosen = [action for action in ACTIONS if table.has(action)]
+    if len(chosen) != 1:
+        table.refuse(f"must have exactly one of {', '.join(ACTIONS)}")
+    edit = Edit(
+        find=expand(table.take("find", Mapping)),
+        needs=table.take("needs", str),
+        action=chosen[0],
+        text=table.take(chosen[0], str),
+        guarded=expand(table.take("guarded", Mapping)) if table.has("guarded") else None,
+        optional=table.take("optional", bool, False),
+        rewrites=tuple(_example(table, example) for example in table.take("rewrites", list)),
+        leaves_alone=tuple(map(str, table.take("leaves_alone", list, []))),
+    )
+    table.end()
+    if not edit.rewrites:
+        table.refuse("must hold at least one example", "rewrites")
+    return edit
+
+
+def _example(table: _Table, values: object) -> Example:
+    if not isinstance(values, Mapping) or set(values) != {"before", "after"}:
+        table.refuse("must hold `before` and `after`", "rewrites")
+        raise AssertionError("unreachable")
+    return Example(before=str(values["before"]), after=str(values["after"]))
+
+
+def expand(find: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an ast-grep rule in which the conveniences are spelled out.
+
+    `within: NAME` (or a list of names) is a function of that name around the site, at any depth; `def: NAME` is the
+    definition itself.
+    """
+    rule = {key: _expanded(value) for key, value in find.items()}
+    clauses: list[dict[str, Any]] = []
+    if "within" in rule:
+        clauses.append({"inside": {**_definition(rule.pop("within")), "stopBy": "end"}})
+    if "def" in rule:
+        clauses.append(_definition(rule.pop("def")))
+    return {"all": [*([rule] if rule else []), *clauses]} if clauses else rule
+
+
+def _expanded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return expand(value)
+    if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        return [_expanded(item) for item in value]
+    return value
+
+
+def _definition(names: str | Sequence[str]) -> dict[str, Any]:
+    alternatives = "|".join(map(re.escape, [names] if isinstance(names, str) else names))
+    return {"kind": "function_definition", "has": {"field": "name", "regex": f"^({alternatives})$"}}
