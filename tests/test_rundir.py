@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fluxguard import rundir
 from fluxguard.rundir import RunDir, read_json, write_json, write_whole
 
 
@@ -18,7 +17,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(rundir.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"

@@ -123,6 +123,12 @@ class Flags:
         text = self._text(name)
         return self._cwd / text if text else None
 
+    def check(self) -> None:
+        """Read every flag once. Raises InputError naming the first one whose value cannot be."""
+        for name, kind in vars(type(self)).items():
+            if isinstance(kind, property):
+                getattr(self, name)
+
     @property
     def config_file(self) -> Path | None:
         """The file of further flags; upstream adds `.toml` where it is missing."""

@@ -14,7 +14,7 @@ class Symptom:
     """Something that a run which goes on well does not show."""
 
     kind: str
-    """ended, overdue, idle or stuck."""
+    """ended, given up, overdue, idle or stuck."""
     phase: str
     since: float
     """Seconds since the last beat or output."""
@@ -32,6 +32,11 @@ def ended(history: History, limits: Limits) -> Symptom | None:
     if history.last.exit is None:
         return None
     return _symptom("ended", history, None)
+
+
+def given_up(history: History, limits: Limits) -> Symptom | None:
+    """An attempt has given up when the guard in it has left its last words."""
+    return _symptom("given up", history, None) if history.last.spoken else None
 
 
 def overdue(history: History, limits: Limits) -> Symptom | None:
@@ -67,7 +72,7 @@ def stuck(history: History, limits: Limits) -> Symptom | None:
     return _symptom("stuck", history, ceiling)
 
 
-DETECTORS: tuple[Detector, ...] = (ended, overdue, idle, stuck)
+DETECTORS: tuple[Detector, ...] = (ended, given_up, overdue, idle, stuck)
 """In order of certainty: the first that speaks is acted on."""
 
 

@@ -32,10 +32,10 @@ def collect(
     limits: WatchLimits,
 ) -> Evidence:
     """Return the evidence; of processes that still live, the stacks are taken twice, `settle` seconds apart."""
-    living = symptom.kind != "ended"
+    living = symptom.kind not in ("ended", "given up")
     return Evidence(
         exit=seen.exit,
-        last_words=_last_words(run, attempt),
+        last_words=last_words(run, attempt),
         lines=tuple(lines),
         usage=processes.usage(attempt.keeper) if living and attempt.keeper else None,
         stacks=_stacks(run, attempt, seen, clock, limits) if living else {},
@@ -44,7 +44,8 @@ def collect(
     )
 
 
-def _last_words(run: RunDir, attempt: Attempt) -> Mapping[str, Any] | None:
+def last_words(run: RunDir, attempt: Attempt) -> Mapping[str, Any] | None:
+    """Return what the guard of this attempt wrote before it ended the trainer, or None."""
     words = read_json(run.last_words(0))
     return words if words and words.get("attempt") == attempt.uuid else None
 

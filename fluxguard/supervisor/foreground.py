@@ -22,9 +22,7 @@ from fluxguard.supervisor.supervise import Outcome, Supervision
 _LOG = "supervisor.log"
 
 
-def supervise(
-    order: Order, limits: Limits, *, fresh: bool, tell: Subscriber, again: Sequence[str]
-) -> Outcome:
+def supervise(order: Order, limits: Limits, *, fresh: bool, tell: Subscriber, again: Sequence[str]) -> Outcome:
     """Own the run and supervise it to its end, or until Ctrl-C, a closed terminal or SIGTERM.
 
     Then the run goes on: after the first two a detached supervisor takes over, started with the arguments `again`.
@@ -34,7 +32,7 @@ def supervise(
         orders.start_fresh(order.run)
     order.run.create()
     leaving: list[str] = []
-    with owned(order.run), _signals(leaving):
+    with owned(order.run), _Leaving(leaving):
         if done := orders.settle_job(order, limits, fresh=fresh):
             return Outcome(True, f"nothing to do: {done}")
         ledger = Ledger(order.run.ledger, SystemClock(), (tell,))
@@ -67,7 +65,7 @@ def detached(run: RunDir, arguments: Sequence[str], *, cwd: Path | None = None) 
         os.close(log)
 
 
-class _signals:  # noqa: N801 - reads as the block it opens
+class _Leaving:
     """Turns the signals that ask a supervisor to leave into a note, for the time of a block."""
 
     def __init__(self, leaving: list[str]) -> None:

@@ -40,6 +40,8 @@ class Observation:
     """What the output has shown."""
     output: int
     """Bytes of output so far."""
+    spoken: bool = False
+    """Whether the guard has left its last words: it ends the trainer, which its launcher may take a while to see."""
     usage: Usage | None = None
     """What its processes used; None when not sampled at this look, or not to be seen."""
 

@@ -101,6 +101,7 @@ def _order(
 ) -> Order:
     trainer = find(argv, cwd)
     trainer, flags = _with_output_dir(trainer, output_dir)
+    flags.check()
     _refuse_own_resume(flags)
     if flags.dataset_config is not None:
         dataset.check(flags.dataset_config, trainer.cwd)

@@ -7,6 +7,7 @@ from fluxguard.clock import Clock
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import processes
 from fluxguard.supervisor.attempt import Attempt
+from fluxguard.supervisor.evidence import last_words
 from fluxguard.supervisor.observation import Observation
 from fluxguard.supervisor.output import Shown, Tail, shown_after
 
@@ -35,5 +36,6 @@ class Sensors:
             beat=beat if beat is not None and beat.attempt == self._attempt.mark else None,
             shown=self._shown,
             output=self.tail.position,
+            spoken=last_words(self._run, self._attempt) is not None,
             usage=processes.usage(keeper) if sample and keeper else None,
         )

@@ -1,0 +1,229 @@
+"""The command line: the only place that prints. Exit codes: 0 good, 1 a bad answer, 2 your input, 3 our own failure."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from fluxguard.clock import SystemClock
+from fluxguard.errors import FluxguardError, InputError
+from fluxguard.limits import Limits
+from fluxguard.rundir import RunDir
+
+if TYPE_CHECKING:
+    from fluxguard.drill.drill import Result as DrillResult
+    from fluxguard.supervisor.ledger import Event
+
+GOOD, BAD, INPUT, OURS = 0, 1, 2, 3
+
+app = typer.Typer(
+    name="fluxguard",
+    help="Every FLUX LoRA training ends finished and verified, or stopped, explained and ready to resume.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+OutputDir = Annotated[Path, typer.Argument(help="The output folder of the run.", show_default=False)]
+
+
+def main() -> None:
+    """Run the command line; whatever goes wrong is one line and a code."""
+    try:
+        app()
+    except InputError as error:
+        code = _say(INPUT, str(error))
+    except FluxguardError as error:
+        code = _say(BAD, str(error))
+    except Exception as error:  # noqa: BLE001 - the last word of the command line: our own failure is said and coded
+        code = _say(OURS, f"fluxguard itself failed ({type(error).__name__}: {error}); please report this")
+    else:
+        code = GOOD
+    sys.exit(code)
+
+
+def _say(code: int, text: str) -> int:
+    print(f"fluxguard: {text}", file=sys.stderr)
+    return code
+
+
+def _end(code: int) -> NoReturn:
+    raise typer.Exit(code)
+
+
+@app.command()
+def supervise(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TRAIN_SH | -- COMMAND...",
+            help="A train.sh, or the training command behind `--`.",
+            show_default=False,
+        ),
+    ] = None,
+    output_dir: Annotated[Path | None, typer.Option(help="Where COMMAND saves; needed when it does not say.")] = None,
+    cwd: Annotated[Path | None, typer.Option(help="Where COMMAND runs.", show_default="here")] = None,
+    python: Annotated[str | None, typer.Option(help="The trainer's Python, or its virtual environment.")] = None,
+    max_restarts: Annotated[int | None, typer.Option(min=0, help="Restarts in a row without progress.")] = None,
+    limits: Annotated[Path | None, typer.Option(help="A TOML or JSON file of limits (docs/limits.md).")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Move earlier outputs aside and begin anew.")] = False,
+) -> None:
+    """Train under supervision: watch, explain, resume, until it is finished and verified.
+
+    Run it again to go on: a living training is adopted, a stopped one resumed, a finished one left alone.
+    Ctrl-C only detaches: the run goes on, and so does its supervision.
+    """
+    from fluxguard.patching import is_hardened
+    from fluxguard.supervisor import foreground
+    from fluxguard.supervisor import order as orders
+    from fluxguard.supervisor.supervise import with_max_restarts
+
+    words = command or []
+    if not words:
+        raise InputError("supervise", "name a train.sh, or a command behind `--`")
+    if len(words) == 1 and output_dir is None:
+        order = orders.from_script(Path(words[0]), python=python, is_hardened=is_hardened)
+    else:
+        order = orders.from_command(words, output_dir=output_dir, cwd=cwd, python=python, is_hardened=is_hardened)
+    chosen = with_max_restarts(orders.read_limits(limits, hardened=order.hardened), max_restarts)
+    again = [word for word in sys.argv[1:] if word != "--fresh"]
+    outcome = foreground.supervise(order, chosen, fresh=fresh, tell=_tell, again=again)
+    if outcome.left:
+        print(f"detached; the run goes on. To stop it: fluxguard stop {shlex.quote(str(order.run.output_dir))}")
+        _end(GOOD)
+    print(outcome.reason)
+    _end(GOOD if outcome.finished else BAD)
+
+
+def _tell(event: Event) -> None:
+    from fluxguard.supervisor.telling import text
+
+    said = text(event)
+    if said is not None:
+        _tell_line(event.at, said)
+
+
+def _tell_line(at: float, text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S', time.localtime(at))} {text}", flush=True)
+
+
+@app.command()
+def status(
+    output_dir: OutputDir,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Say how a run is: state, step, incidents. Exit code 1 when it is stopped."""
+    from fluxguard.supervisor import status as statuses
+
+    seen = statuses.read(RunDir(output_dir))
+    if seen is None:
+        raise InputError(output_dir, "holds no run of fluxguard")
+    if as_json:
+        print(json.dumps(seen.to_mapping(), indent=2))
+    else:
+        _show(seen.to_mapping())
+    _end(BAD if seen.state == "stopped" else GOOD)
+
+
+def _show(seen: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(show_header=False, box=None)
+    planned = seen["planned_steps"] or "?"
+    verified = "verified" if seen["weights"]["verified"] else "not verified"
+    rows = {
+        "state": f"{seen['state']}: {seen['reason']}",
+        "steps": f"{seen['applied_steps']} of {planned} (attempt {seen['attempts']})",
+        "phase": seen["phase"],
+        "loss": seen["loss"],
+        "weights": f"{seen['weights']['path']} ({verified})",
+    }
+    for name, value in rows.items():
+        if value is not None:
+            table.add_row(name, str(value))
+    console.print(table)
+    for number, incident in enumerate(seen["incidents"], 1):
+        console.print(f"incident {number}: {incident['cause']}; {incident['words']} Report: {incident['report']}")
+
+
+@app.command()
+def stop(output_dir: OutputDir) -> None:
+    """Stop a run; it can be resumed by `fluxguard supervise`."""
+    from fluxguard.supervisor import stopping
+
+    print(stopping.stop(RunDir(output_dir), SystemClock(), Limits()))
+
+
+@app.command()
+def demo(
+    fault: Annotated[list[str] | None, typer.Option(help="kill, swap or worker; all three by default.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Where it happens.", show_default="outputs/demo-TIME")] = None,
+) -> None:
+    """Train a miniature, break it on purpose, and see it end as if nothing had happened. No download, no GPU."""
+    from fluxguard.drill import drill, faults
+
+    chosen = faults.named(fault or [])
+    where = folder or Path("outputs") / time.strftime("demo-%Y%m%d-%H%M%S")
+    where.mkdir(parents=True, exist_ok=True)
+    result = drill.run(where, chosen, SystemClock(), lambda text: _tell_line(time.time(), text))
+    _show_drill(result)
+    _end(GOOD if result.passed else BAD)
+
+
+def _show_drill(result: DrillResult) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("fault", "detected after", "cause named", "resumed at step", "steps lost")
+    seen = result.status
+    for fault, incident in zip(result.faults, seen.incidents, strict=False):
+        after, step = f"{incident['detected_after_s']:.1f} s", incident["resumed_step"]
+        table.add_row(fault.words, after, incident["cause"], str(step), str(incident["lost_steps"]))
+    console.print(table)
+    print(f"{seen.state}: {seen.reason}")
+    print(f"steps embodied in the final weights: {seen.applied_steps} of {seen.planned_steps} planned")
+    same = "identical, bit for bit" if result.identical else "NOT IDENTICAL"
+    print(f"compared with an undisturbed, unhardened training: {same}")
+    print(f"weights: {seen.weights['path']}")
+    print(f"reports: {RunDir(seen.output_dir).incidents}")
+    print(f"{'passed' if result.passed else 'FAILED'} in {result.seconds:.0f} s")
+
+
+@app.command("apply-patches")
+def apply_patches(
+    checkout: Annotated[Path, typer.Argument(help="An sd-scripts checkout.", show_default=False)],
+    to: Annotated[Path | None, typer.Option(help="Harden a copy there instead of the checkout itself.")] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="Go on when a required rule finds no site.")] = False,
+) -> None:
+    """Harden a checkout: every wait bounded, every state durable, resume exact."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fluxguard import patching
+
+    report = patching.apply(checkout, to=to, partial=partial)
+    table = Table("rule", "what it does", "sites", "files")
+    for row in report.rows:
+        table.add_row(row.rule, row.title, str(row.sites), ", ".join(row.files))
+    Console().print(table)
+    for name, reason in report.skipped.items():
+        print(f"skipped {name}: {reason}")
+    print(f"hardened: {report.checkout}")
+
+
+@app.command("app", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def page(context: typer.Context) -> None:
+    """Serve the web page on http://127.0.0.1:7860; the same as `python app/app.py`."""
+    from fluxguard.app.app import main as serve
+
+    _end(serve(context.args))

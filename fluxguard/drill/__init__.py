@@ -1,0 +1,1 @@
+"""The drill: the miniature trainer, hardened, supervised and broken on purpose."""

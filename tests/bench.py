@@ -1,0 +1,221 @@
+"""Measures the bars: prints a table and writes bench.json. Each value is the median of at least 15 repeats.
+
+make bench        (about six minutes)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from fluxguard import heartbeat
+from fluxguard.heartbeat import Heart
+
+REPEATS = 15
+FAULTS = Path(__file__).parent / "faults"
+FAKE = FAULTS / "fake" / "flux_train_network.py"
+LIMIT = 1.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One bar."""
+
+    name: str
+    value: float
+    unit: str
+    bar: float
+    better: str = "lower"
+
+    @property
+    def met(self) -> bool:
+        """Whether the value is on the right side of the bar."""
+        return self.value <= self.bar if self.better == "lower" else self.value >= self.bar
+
+
+def median_us(act: Callable[[], object], inner: int) -> float:
+    """Return the median cost of one call in microseconds, over REPEATS medians of `inner` calls."""
+    medians = []
+    for _ in range(REPEATS):
+        costs = []
+        for _ in range(inner):
+            began = time.perf_counter_ns()
+            act()
+            costs.append(time.perf_counter_ns() - began)
+        medians.append(statistics.median(costs) / 1000)
+    return statistics.median(medians)
+
+
+def heartbeat_rows(folder: Path) -> list[Row]:
+    """Measure writing and reading one record."""
+    path = heartbeat.path_for(Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else folder, os.getpid())
+    heart = Heart(path)
+    try:
+        return [
+            Row("heartbeat write", median_us(heart.beat, 5000), "us", 1.0),
+            Row("heartbeat read", median_us(lambda: heartbeat.read(path), 500), "us", 50.0),
+        ]
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def gone_after_limit(words: tuple[str, ...], folder: Path) -> float:
+    """Return the seconds between a fatal limit of `LIMIT` s and the end of the last process of a fault."""
+    limits = folder / "limits.json"
+    waits = dict.fromkeys(("block_swap", "batch", "first_batch", "read"), LIMIT)
+    limits.write_text(json.dumps({"version": 1, "wait": waits}))
+    env = {**os.environ, "FLUXGUARD_LIMITS": str(limits), "PYTHONPATH": str(FAULTS.parents[1])}
+    with (folder / "fault.log").open("w+b") as log:
+        process = psutil.Popen([sys.executable, str(FAULTS / words[0]), *words[1:]], env=env, stdout=log, stderr=log)
+        stuck_at, waits_seen, known = 0.0, 0, {}
+        while process.poll() is None:
+            known.update({child.pid: child for child in process.children(recursive=True)})
+            waits_now = (folder / "fault.log").read_bytes().count(b"waiting")
+            if waits_now > waits_seen:
+                stuck_at, waits_seen = time.monotonic(), waits_now
+            time.sleep(0.01)
+        while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in known.values()):
+            time.sleep(0.01)
+        return time.monotonic() - stuck_at - LIMIT
+
+
+def gone_rows(folder: Path) -> list[Row]:
+    """Measure how fast a process is really gone after a fatal limit, for three ways to be stuck."""
+    named = {
+        "stuck executor thread": ("stuck_swap.py", "begin"),
+        "stopped loader worker": ("stopped_worker.py", "begin"),
+        "held GIL": ("held_gil.py", str(LIMIT)),
+    }
+    return [
+        Row(
+            f"gone after a fatal limit: {name}",
+            statistics.median(gone_after_limit(words, folder) for _ in range(REPEATS)),
+            "s",
+            2.0,
+        )
+        for name, words in named.items()
+    ]
+
+
+def fake_run(folder: Path, name: str, *, step: float, epochs: int) -> tuple[psutil.Popen, Path]:
+    """Start a supervised training of the fake trainer."""
+    out = folder / name
+    out.mkdir()
+    process = psutil.Popen(
+        [
+            sys.executable, "-m", "fluxguard", "supervise", "--output-dir", str(out), "--python", sys.executable, "--",
+            "python", str(FAKE), "--output_name", "x", "--max_train_epochs", str(epochs),
+        ],
+        env={**os.environ, "FAKE_STEP": str(step)},
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    return process, out
+
+
+def events(out: Path) -> list[dict[str, object]]:
+    """Return the ledger of a run."""
+    path = out / ".fluxguard" / "ledger.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def supervisor_rows(folder: Path) -> list[Row]:
+    """Measure what a supervisor costs while it watches a trainer of 20 steps a second."""
+    process, _ = fake_run(folder, "watched", step=0.05, epochs=60)
+    time.sleep(3)
+    cpu, rss = [], []
+    for _ in range(REPEATS):
+        before = process.cpu_times()
+        time.sleep(1)
+        after = process.cpu_times()
+        cpu.append(100 * (after.user + after.system - before.user - before.system))
+        rss.append(process.memory_info().rss / 1e6)
+    end(process, folder / "watched")
+    return [
+        Row("supervisor memory (RSS)", statistics.median(rss), "MB", 60.0),
+        Row("supervisor processor time", statistics.median(cpu), "% of a core", 1.0),
+    ]
+
+
+def restart_rows(folder: Path) -> list[Row]:
+    """Measure a kill: until it is detected, and from the decision to the new trainer process."""
+    detected, restarted = [], []
+    for number in range(REPEATS):
+        process, out = fake_run(folder, f"killed-{number}", step=0.05, epochs=4)
+        while sum(event["event"] == "spawned" for event in events(out)) < 1:
+            time.sleep(0.02)
+        time.sleep(1)
+        keeper = next(event for event in events(out) if event["event"] == "spawned")
+        for child in psutil.Process(int(str(keeper["keeper"]))).children():
+            child.kill()
+        while sum(event["event"] == "spawned" for event in events(out)) < 2:
+            time.sleep(0.02)
+        seen = {str(event["event"]): event for event in events(out)}
+        detected.append(float(str(seen["incident"]["detected_after_s"])))
+        restarted.append(float(str(seen["spawned"]["at"])) - float(str(seen["decision"]["at"])))
+        end(process, out)
+    return [
+        Row("crash detected after", statistics.median(detected), "s", 1.0),
+        Row("decision to new trainer process", statistics.median(restarted), "s", 2.0),
+    ]
+
+
+def end(process: psutil.Popen, out: Path) -> None:
+    """Stop a supervised training."""
+    subprocess.run([sys.executable, "-m", "fluxguard", "stop", str(out)], stdout=subprocess.DEVNULL, check=False)
+    process.wait(60)
+
+
+def import_row() -> Row:
+    """Measure what importing the guard costs a trainer."""
+    bare: list[float] = []
+    ours: list[float] = []
+    for _ in range(REPEATS):
+        for code, costs in (("pass", bare), ("import fluxguard; fluxguard.step", ours)):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True)
+            costs.append(1000 * (time.perf_counter() - began))
+    return Row("import of the guard", statistics.median(ours) - statistics.median(bare), "ms", 30.0)
+
+
+def unit_row() -> Row:
+    """Measure the unit tests, pytest's own start included."""
+    costs = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "not integration"], stdout=subprocess.DEVNULL)
+        costs.append(time.perf_counter() - began)
+    return Row("all unit tests", statistics.median(costs), "s", 5.0)
+
+
+def main() -> None:
+    """Measure everything, print it, and write bench.json."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = [
+            *heartbeat_rows(folder),
+            import_row(),
+            unit_row(),
+            *gone_rows(folder),
+            *supervisor_rows(folder),
+            *restart_rows(folder),
+        ]
+    for row in rows:
+        sign = "<=" if row.better == "lower" else ">="
+        met = "" if row.met else "   MISSED"
+        sys.stdout.write(f"{row.name:45} {row.value:9.3f} {row.unit:12} {sign} {row.bar:g}{met}\n")
+    Path("bench.json").write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    sys.exit(0 if all(row.met for row in rows) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""Laws of the command line, as a user meets it: real processes, a trainer that trains nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.supervisor.conftest import FAKE
+
+pytestmark = pytest.mark.integration
+
+OUTER = 15.0
+
+
+class Command:
+    """Runs fluxguard in one folder, and stops whatever it started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.out = folder / "out"
+        self.env = {**os.environ, "FAKE_STEP": "0.03", "FAKE_FAULTS": str(folder)}
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start a command."""
+        argv = [sys.executable, "-m", "fluxguard", *words]
+        return subprocess.Popen(
+            argv, cwd=self.folder, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """Run a command to its end; return its code and what it said."""
+        process = self.start(*words)
+        out, err = process.communicate(timeout=OUTER)
+        return process.returncode, out, err
+
+    def training(self, *flags: str) -> list[str]:
+        """Return the words that supervise a training of 40 steps."""
+        return [
+            "supervise", "--output-dir", str(self.out), "--python", sys.executable, "--",
+            "python", str(FAKE), "--output_name", "x", "--save_every_n_steps", "4", *flags,
+        ]  # fmt: skip
+
+    def script(self, text: str) -> Path:
+        """Write a train.sh."""
+        path = self.folder / "train.sh"
+        path.write_text(text)
+        return path
+
+    def status(self) -> dict[str, Any]:
+        """Return what `status --json` says; empty while there is no run."""
+        _, out, _ = self.run("status", str(self.out), "--json")
+        return dict(json.loads(out)) if out else {}
+
+    def until(self, **wanted: Any) -> dict[str, Any]:
+        """Wait for a status."""
+        deadline = time.monotonic() + OUTER
+        while time.monotonic() < deadline:
+            seen = self.status()
+            if seen and all(seen[key] == value for key, value in wanted.items()):
+                return seen
+        pytest.fail(f"never {wanted}: {seen}")
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Command]:
+    """A command line in an empty folder."""
+    made = Command(tmp_path)
+    yield made
+    made.run("stop", str(made.out))
+
+
+def assert_one_line(answer: tuple[int, str, str], *parts: str) -> None:
+    """Bad input: exit code 2, one clear line, no traceback."""
+    code, _, err = answer
+    assert code == 2, err
+    assert len(err.strip().splitlines()) == 1
+    for part in parts:
+        assert part in err
+
+
+TRAIN = f"{shlex.quote(sys.executable)} {shlex.quote(str(FAKE))} --output_dir out --output_name x"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (f"{TRAIN} | tee log\n", ["train.sh:1", "fluxguard supervise --output-dir"]),
+        (f"#!/bin/bash\nfor i in 1 2; do\n{TRAIN}\ndone\n", ["train.sh:2"]),
+        ("python other.py\n", ["no known trainer"]),
+        (f"{TRAIN} --dataset_config none.toml\n", ["none.toml"]),
+        (f"{TRAIN} --dataset_config broken.toml\n", ["broken.toml"]),
+        (f"{TRAIN} --dataset_config empty.toml\n", ["empty.toml", "no images"]),
+        (f"{TRAIN} --max_train_epochs many\n", ["--max_train_epochs"]),
+        (f"{TRAIN} --resume x-state\n", ["--resume"]),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(command: Command, text: str, parts: list[str]) -> None:
+    """The file and the field are named."""
+    (command.folder / "images").mkdir()
+    (command.folder / "broken.toml").write_text("[[datasets]\nresolution = ")
+    (command.folder / "empty.toml").write_text("[[datasets]]\n[[datasets.subsets]]\nimage_dir = 'images'\n")
+    assert_one_line(command.run("supervise", str(command.script(text))), *parts)
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["supervise", "none.sh"], ["none.sh"]),
+        (["supervise"], ["train.sh"]),
+        (["status", "nowhere"], ["nowhere"]),
+        (["stop", "nowhere"], ["nowhere"]),
+        (["demo", "--fault", "flood"], ["flood", "kill, swap, worker"]),
+    ],
+)
+def test_bad_words_are_one_line_and_exit_code_2(command: Command, words: list[str], parts: list[str]) -> None:
+    """Whatever the verb."""
+    assert_one_line(command.run(*words), *parts)
+
+
+def test_a_wrong_limit_is_named(command: Command) -> None:
+    """With its file and its field."""
+    (command.folder / "my.toml").write_text("[wait]\nblock_swap = 0\n")
+    words = command.training()
+    assert_one_line(command.run(*words[:1], "--limits", "my.toml", *words[1:]), "my.toml", "wait.block_swap")
+
+
+def test_a_run_ends_verified_and_is_then_left_alone(command: Command) -> None:
+    """Exit code 0, and the same line again changes nothing; another command is an error; --fresh begins anew."""
+    code, out, _ = command.run(*command.training())
+    assert code == 0
+    assert "finished and verified: 40 steps" in out
+    seen = command.status()
+    assert (seen["state"], seen["watched"], seen["planned_steps"], seen["applied_steps"]) == ("finished", False, 40, 40)
+    assert seen["weights"]["verified"]
+    assert seen["next_attempt_at"] is None
+    written = Path(seen["weights"]["path"]).stat().st_mtime_ns
+    code, out, _ = command.run(*command.training())
+    assert code == 0
+    assert "nothing to do" in out
+    assert Path(seen["weights"]["path"]).stat().st_mtime_ns == written
+    assert_one_line(command.run(*command.training("--learning_rate", "1")), "--learning_rate", "--fresh")
+    fresh = command.training("--learning_rate", "1")
+    code, _, _ = command.run(fresh[0], "--fresh", *fresh[1:])
+    assert code == 0
+    assert [path.name for path in command.out.glob("old-*/*.safetensors")] == ["x.safetensors"]
+
+
+def test_a_folder_has_one_supervisor(command: Command) -> None:
+    """The second one is refused, and names the first."""
+    first = command.start(*command.training("--max_train_epochs", "50"))
+    command.until(state="running", watched=True)
+    assert_one_line(command.run(*command.training("--max_train_epochs", "50")), str(first.pid))
+    code, out, _ = command.run("stop", str(command.out))
+    assert code == 0
+    assert "resumes it" in out
+    first.communicate(timeout=OUTER)
+    assert first.returncode == 1
+
+
+def test_ctrl_c_detaches_and_the_run_ends_right(command: Command) -> None:
+    """The training goes on, somebody watches it, and the stop command was printed."""
+    first = command.start(*command.training("--max_train_epochs", "8"))
+    command.until(state="running", phase="step")
+    first.send_signal(signal.SIGINT)
+    out, _ = first.communicate(timeout=OUTER)
+    assert first.returncode == 0
+    assert "fluxguard stop" in out
+    seen = command.until(state="finished")
+    assert (seen["attempts"], seen["applied_steps"]) == (1, 80)
+
+
+def test_a_killed_supervisor_is_followed_by_the_next(command: Command) -> None:
+    """SIGKILL: the trainer goes on unwatched, the next supervise adopts it, the end is right."""
+    first = command.start(*command.training("--max_train_epochs", "10"))
+    command.until(state="running", phase="step")
+    first.kill()
+    first.communicate()
+    assert command.until(watched=False)["state"] == "running"
+    code, out, _ = command.run(*command.training("--max_train_epochs", "10"))
+    assert code == 0
+    assert "was left by another supervisor" in out
+    assert command.status()["attempts"] == 1
+
+
+def test_a_stopped_run_resumes(command: Command) -> None:
+    """Status says 1 while it is stopped; supervise goes on from its newest state."""
+    first = command.start(*command.training("--max_train_epochs", "8"))
+    command.until(state="running", phase="step")
+    time.sleep(0.5)
+    command.run("stop", str(command.out))
+    first.communicate(timeout=OUTER)
+    assert command.run("status", str(command.out))[0] == 1
+    assert command.status()["state"] == "stopped"
+    code, out, _ = command.run(*command.training("--max_train_epochs", "8"))
+    assert code == 0
+    assert "from the state of step" in out
+
+
+def test_secrets_are_never_written_down(command: Command) -> None:
+    """Neither from the command nor from the environment."""
+    command.env["HF_TOKEN"] = "hf_verysecret"
+    words = command.training("--learning_rate", "1")
+    command.run(*words)
+    for path in (command.out / ".fluxguard").rglob("*"):
+        if path.is_file():
+            assert b"hf_verysecret" not in path.read_bytes(), path
+
+
+def test_help_names_every_verb(command: Command) -> None:
+    """The surface, frozen."""
+    _, out, _ = command.run("--help")
+    assert all(verb in out for verb in ("supervise", "status", "stop", "demo", "apply-patches", "app"))
