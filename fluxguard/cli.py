@@ -214,7 +214,7 @@ def apply_patches(
     report = patching.apply(checkout, to=to, partial=partial)
     table = Table("rule", "what it does", "sites", "files")
     for row in report.rows:
-        table.add_row(row.rule, row.title, str(row.sites), ", ".join(row.files))
+        table.add_row(row.rule, row.title, str(row.sites), str(len(row.files)))
     Console().print(table)
     for name, reason in report.skipped.items():
         print(f"skipped {name}: {reason}")

@@ -55,9 +55,9 @@ def run(folder: Path, faults: Sequence[Fault], clock: Clock, tell: Callable[[str
     began = clock.monotonic()
     tell("training once undisturbed and unhardened, to compare with")
     # Making the caches draws random numbers, so the weights to compare with come from a second training.
-    _train(workshops.prepare(folder, hardened=False, name="caches", epochs=1))
+    train(workshops.prepare(folder, hardened=False, name="caches", epochs=1))
     reference = workshops.prepare(folder, hardened=False, name="undisturbed")
-    _train(reference)
+    train(reference)
     workshop = workshops.prepare(folder)
     tell(f"training again, hardened and supervised, with {len(faults)} faults to come")
     supervisor = subprocess.Popen(
@@ -82,7 +82,7 @@ def run(folder: Path, faults: Sequence[Fault], clock: Clock, tell: Callable[[str
     )
 
 
-def _train(workshop: Workshop) -> None:
+def train(workshop: Workshop) -> None:
     """Train without any supervision."""
     log = workshop.output_dir / "train.log"
     with log.open("wb") as file:
@@ -134,12 +134,13 @@ def _weights(workshop: Workshop) -> Path:
 def _same_tensors(one: Path, other: Path) -> bool:
     """Return whether two weights files hold the same tensors, bit for bit; their metadata hold times and may differ."""
     try:
-        return _tensors(one) == _tensors(other)
+        return tensors(one) == tensors(other)
     except OSError:
         return False
 
 
-def _tensors(path: Path) -> dict[str, object]:
+def tensors(path: Path) -> dict[str, object]:
+    """Return type, shape and bytes of every tensor in a weights file. Raises OSError."""
     from safetensors import deserialize
 
     found = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]

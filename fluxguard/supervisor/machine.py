@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
 import psutil
 
+from fluxguard.clock import Clock
+
 _GIB = 1 << 30
+_MEMORY_LOOK = 0.5
 _VMSTAT = Path("/proc/vmstat")
+_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 _CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")
 
 # In a process of its own: NVML blocks for ever on a dead driver, and must not take the supervisor with it.
@@ -47,6 +52,8 @@ def out_of_memory_kills() -> int:
 
 def gpus(seconds: float) -> list[dict[str, object]]:
     """Return a figure set per NVIDIA card, or none when there is no card or no answer within `seconds`."""
+    if not any(path.exists() for path in _DRIVERS) and os.name != "nt":
+        return []
     try:
         done = subprocess.run([sys.executable, "-c", _ASK_GPU], capture_output=True, timeout=seconds, text=True)
         cards = json.loads(done.stdout) if done.returncode == 0 else []
@@ -71,15 +78,16 @@ def figures(output_dir: Path, seconds: float) -> dict[str, str]:
     return found
 
 
-def gpu_memory_of(pids: Iterable[int], seconds: float) -> int:
-    """Return the bytes of GPU memory that these processes still hold."""
+def wait_for_gpu_memory(pids: Iterable[int], clock: Clock, *, longest: float, ask: float) -> None:
+    """Wait until these ended processes hold no GPU memory, `longest` seconds at most; each question may take `ask`."""
     wanted = {str(pid) for pid in pids}
-    held = 0
-    for card in gpus(seconds):
-        processes = card.get("processes")
-        if isinstance(processes, dict):
-            held += sum(int(used) for pid, used in processes.items() if pid in wanted)
-    return held
+    deadline = clock.monotonic() + longest
+    while _held(gpus(ask), wanted) and clock.monotonic() < deadline:
+        clock.sleep(_MEMORY_LOOK)
+
+
+def _held(cards: Iterable[Mapping[str, object]], pids: Set[str]) -> bool:
+    return any(isinstance(card.get("processes"), dict) and pids & set(card["processes"]) for card in cards)  # type: ignore[call-overload]
 
 
 def _gib(value: object) -> str:

@@ -21,7 +21,7 @@ from fluxguard.limits import Limits
 from fluxguard.rundir import FOLDER, RunDir, read_json, write_json
 from fluxguard.supervisor import status
 from fluxguard.supervisor.states import Plan
-from fluxguard.supervisor.supervise import Trainee
+from fluxguard.supervisor.trainee import Trainee
 
 _ASIDE = ("*.safetensors", "*-state", "sample", FOLDER)
 

@@ -75,7 +75,8 @@ def seal(run: RunDir, plan: Plan, *, since: float) -> list[str]:
     left where it is. Return what was set aside, with the reason, in words.
     """
     aside = []
-    for folder in sorted(run.output_dir.glob("*-state")):
+    # Between the two renames of a save that replaces a state, the old one lies whole under a hidden name.
+    for folder in sorted([*run.output_dir.glob("*-state"), *run.output_dir.glob(".*-state.old")]):
         if not folder.is_dir() or folder.is_symlink() or _written_at(folder) < since:
             continue
         if not plan.steps_per_epoch and not (folder / manifest.NAME).exists():

@@ -10,7 +10,7 @@ from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor import processes, status
 from fluxguard.supervisor.ledger import Ledger
 from fluxguard.supervisor.ownership import owned, owner
-from fluxguard.supervisor.supervise import planned, stopped
+from fluxguard.supervisor.record import planned, stopped
 
 _LOOK = 0.1
 
@@ -30,9 +30,12 @@ def stop(run: RunDir, clock: Clock, limits: Limits) -> str:
             return _in_its_place(run, clock, limits)
     write_json(run.stop, {"at": clock.wall()})
     watch = limits.watch
-    deadline = clock.monotonic() + watch.grace + watch.reap + 2 * watch.evidence + watch.settle
+    ladder = watch.grace + watch.reap + 2 * watch.evidence + watch.settle
+    deadline = clock.monotonic() + ladder
     while clock.monotonic() < deadline:
         clock.sleep(_LOOK)
+        if (now := status.read(run)) and now.phase == "saving":
+            deadline = clock.monotonic() + ladder  # its supervisor lets the save end first
         if owner(run) is None or not run.stop.exists():
             after = status.read(run)
             return after.reason if after else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,42 +12,22 @@ from fluxguard.launch.command import Refusal, StartPoint
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import evidence, incident, machine, output, processes, states, weights
+from fluxguard.supervisor import evidence, incident, machine, output, processes, record, states, weights
 from fluxguard.supervisor.attempt import Attempt
 from fluxguard.supervisor.detectors import Symptom
-from fluxguard.supervisor.diagnosis import TRAINER, Diagnosis, Evidence, diagnose
+from fluxguard.supervisor.diagnosis import Diagnosis, Evidence, diagnose
 from fluxguard.supervisor.ledger import Ledger
 from fluxguard.supervisor.observation import History, Observation, step_of
 from fluxguard.supervisor.policy import Decision, Setback, decide
 from fluxguard.supervisor.sensors import Sensors
 from fluxguard.supervisor.states import Plan, State
+from fluxguard.supervisor.trainee import Trainee
 from fluxguard.supervisor.watch import Watched, watch
 
 _log = logging.getLogger(__name__)
 
 _LARGEST_LOG = 64 << 20
 _KEEP_STATES = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trainee:
-    """What is to be trained: everything that the supervisor has to know of the command."""
-
-    argv: tuple[str, ...]
-    """The command as it is run from the beginning, secrets and all."""
-    shown_argv: tuple[str, ...]
-    """The same as it may be written down."""
-    resumed: Callable[[StartPoint, Plan], tuple[str, ...] | Refusal]
-    """Returns the command that goes on from a state, or why there is none."""
-    masked: Callable[[tuple[str, ...]], tuple[str, ...]]
-    cwd: Path
-    env: Mapping[str, str]
-    weights: Path
-    """Where the final weights will lie."""
-    hardened: bool
-    accumulation: int
-    own_cadence: bool
-    """Whether fluxguard asked for the states, and may therefore delete old ones."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +70,7 @@ class Supervision:
     plan: Plan = field(default_factory=Plan)
 
     def __post_init__(self) -> None:
-        self.plan = planned(self.ledger, self.trainee.accumulation)
+        self.plan = record.planned(self.ledger, self.trainee.accumulation)
 
     def to_the_end(self) -> Outcome:
         """Supervise until the run is finished or stopped. A living attempt is adopted, a stopped run resumed."""
@@ -187,7 +167,7 @@ class Supervision:
         return self._stopped("stopped on request")
 
     def _stopped(self, reason: str) -> Outcome:
-        return Outcome(False, stopped(self.run, self.ledger, self.plan, reason))
+        return Outcome(False, record.stopped(self.run, self.ledger, self.plan, reason))
 
     def _end(self, attempt: Attempt) -> processes.Ending:
         limits = self.limits.watch
@@ -208,7 +188,10 @@ class Supervision:
             self.run, attempt, symptom, seen, list(sensors.tail.lines), step, self.clock, self.limits.watch
         )
         figures = machine.figures(self.run.output_dir, self.limits.watch.evidence)
+        usage = found.usage or (history.sampled.usage if history.sampled else None)
+        pids = [pid for pid, _, _ in usage.states] if usage else []
         ending = self._end(attempt)
+        machine.wait_for_gpu_memory(pids, self.clock, longest=self.limits.watch.memory, ask=self.limits.watch.evidence)
         self.ledger.add(
             "ended",
             attempt=attempt.uuid,
@@ -223,9 +206,9 @@ class Supervision:
             origin=diagnosis.origin,
             place=diagnosis.place,
             step=step,
-            progressed=step > max((s.step for s in self._setbacks()), default=0),
+            progressed=step > max((s.step for s in record.setbacks(self.ledger.events)), default=0),
         )
-        decision = decide(diagnosis, [*self._setbacks(), setback], self.limits)
+        decision = decide(diagnosis, [*record.setbacks(self.ledger.events), setback], self.limits)
         if decision.action == "restart" and isinstance(start.argv, Refusal):
             decision = Decision(action="stop", reason=start.argv.reason)
         written = incident.made(
@@ -265,25 +248,6 @@ class Supervision:
             progressed=setback.progressed,
         )
 
-    def _setbacks(self) -> list[Setback]:
-        """Return the setbacks since the run was last stopped: whoever starts it again wants it tried again."""
-        found: list[Setback] = []
-        for event in self.ledger.events:
-            if event.kind == "stopped":
-                found.clear()
-            elif event.kind == "incident":
-                values = event.values
-                found.append(
-                    Setback(
-                        cause=str(values.get("cause", "")),
-                        origin=str(values.get("origin", TRAINER)),
-                        place=str(values.get("place", "")),
-                        step=int(values.get("step", 0)),
-                        progressed=bool(values.get("progressed")),
-                    )
-                )
-        return found
-
     def _follow(self, decision: Decision, diagnosis: Diagnosis, start: Restart) -> Attempt | Outcome:
         next_at = self.clock.wall() + decision.after if decision.action == "restart" else None
         self.ledger.add(
@@ -302,7 +266,7 @@ class Supervision:
 
     def _seal(self) -> list[str]:
         """Seal what no trainer writes any more; return what was set aside."""
-        return states.seal(self.run, self.plan, since=began(self.ledger))
+        return states.seal(self.run, self.plan, since=record.began(self.ledger))
 
     def _restart(self) -> Restart:
         """Return where the next attempt starts: the newest state that verifies and that its trainer resumes exactly."""
@@ -334,33 +298,6 @@ class Supervision:
 
 
 _LEFT = Outcome(False, "left; the run goes on", left=True)
-
-
-def began(ledger: Ledger) -> float:
-    """Return when the first attempt of a run was made, seconds since the epoch; older states are not the run's."""
-    return next((event.at for event in ledger.events if event.kind == "attempt"), float("inf"))
-
-
-def planned(ledger: Ledger, accumulation: int) -> Plan:
-    """Return what the ledger knows of the arithmetic of a run."""
-    known = ledger.last("plan")
-    if known is None:
-        return Plan(accumulation=accumulation)
-    return Plan(
-        planned_steps=int(known.values["planned_steps"]),
-        batches_per_epoch=int(known.values["batches_per_epoch"]),
-        accumulation=int(known.values["accumulation"]),
-    )
-
-
-def stopped(run: RunDir, ledger: Ledger, plan: Plan, reason: str) -> str:
-    """Record that a run is stopped, and from where it can go on; return the whole reason."""
-    states.seal(run, plan, since=began(ledger))
-    step = states.newest_step(run)
-    reason += f"; the state of step {step} resumes it" if step else "; it resumes from the beginning"
-    run.stop.unlink(missing_ok=True)
-    ledger.add("stopped", reason=reason, applied_steps=step)
-    return reason
 
 
 def _start_point(state: State) -> StartPoint:

@@ -42,7 +42,7 @@ def watch(
         seen(history.last)
         if symptom := detect(history, limits):
             return Watched(symptom, history)
-        if stop_asked():
+        if stop_asked() and not _saving(history, limits):
             return Watched(None, history)
         clock.sleep(limits.watch.look)
         sample = clock.monotonic() - sampled_at >= _sample_every(history.last.phase, limits)
@@ -50,6 +50,13 @@ def watch(
         if sample:
             sampled_at = observation.now
         history = history.then(observation)
+
+
+def _saving(history: History, limits: Limits) -> bool:
+    """Return whether a save goes on that may still end: nothing but its ceiling ends it in the middle."""
+    ceiling = limits.for_phase("saving").ceiling
+    alone = history.last.now - history.progress_at
+    return history.last.phase == "saving" and (ceiling is None or alone < ceiling)
 
 
 def _sample_every(phase: str, limits: Limits) -> float:

@@ -17,7 +17,8 @@ from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir, write_json
 from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor.ledger import Ledger
-from fluxguard.supervisor.supervise import Supervision, Trainee
+from fluxguard.supervisor.supervise import Supervision
+from fluxguard.supervisor.trainee import Trainee
 
 FAKE = Path(__file__).parents[1] / "faults" / "fake" / "flux_train_network.py"
 

@@ -1,0 +1,59 @@
+"""What the ledger of a run adds up to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fluxguard.rundir import RunDir
+from fluxguard.supervisor import states
+from fluxguard.supervisor.diagnosis import TRAINER
+from fluxguard.supervisor.ledger import Event, Ledger
+from fluxguard.supervisor.policy import Setback
+from fluxguard.supervisor.states import Plan
+
+
+def began(ledger: Ledger) -> float:
+    """Return when the first attempt of a run was made, seconds since the epoch; older states are not the run's."""
+    return next((event.at for event in ledger.events if event.kind == "attempt"), float("inf"))
+
+
+def planned(ledger: Ledger, accumulation: int) -> Plan:
+    """Return what the ledger knows of the arithmetic of a run."""
+    known = ledger.last("plan")
+    if known is None:
+        return Plan(accumulation=accumulation)
+    return Plan(
+        planned_steps=int(known.values["planned_steps"]),
+        batches_per_epoch=int(known.values["batches_per_epoch"]),
+        accumulation=int(known.values["accumulation"]),
+    )
+
+
+def stopped(run: RunDir, ledger: Ledger, plan: Plan, reason: str) -> str:
+    """Record that a run is stopped, and from where it can go on; return the whole reason."""
+    states.seal(run, plan, since=began(ledger))
+    step = states.newest_step(run)
+    reason += f"; the state of step {step} resumes it" if step else "; it resumes from the beginning"
+    run.stop.unlink(missing_ok=True)
+    ledger.add("stopped", reason=reason, applied_steps=step)
+    return reason
+
+
+def setbacks(events: Sequence[Event]) -> list[Setback]:
+    """Return the setbacks since the run was last stopped: whoever starts it again wants it tried again."""
+    found: list[Setback] = []
+    for event in events:
+        if event.kind == "stopped":
+            found.clear()
+        elif event.kind == "incident":
+            values = event.values
+            found.append(
+                Setback(
+                    cause=str(values.get("cause", "")),
+                    origin=str(values.get("origin", TRAINER)),
+                    place=str(values.get("place", "")),
+                    step=int(values.get("step", 0)),
+                    progressed=bool(values.get("progressed")),
+                )
+            )
+    return found
