@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -191,6 +192,7 @@ def detached(argv: list[str], *, env: dict[str, str], cwd: Path, output: int = s
 
     Raises OSError when it cannot be started.
     """
+    _bury()
     windows = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0) | getattr(subprocess, "DETACHED_PROCESS", 0)
     process = subprocess.Popen(
         argv,
@@ -210,10 +212,18 @@ def detached(argv: list[str], *, env: dict[str, str], cwd: Path, output: int = s
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
 
 
-def bury() -> None:
+def _bury() -> None:
     """Bury the detached processes of ours that have ended."""
     for pid in [pid for pid, process in _CHILDREN.items() if process.poll() is not None]:
         del _CHILDREN[pid]
+
+
+@atexit.register
+def _let_go() -> None:
+    """Let the detached processes be: they outlive us on purpose, which Popen would warn about."""
+    for process in _CHILDREN.values():
+        if process.poll() is None:
+            process.returncode = 0
 
 
 def stacks(pids: Iterable[int], seconds: float) -> Iterator[tuple[int, str]]:
