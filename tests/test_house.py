@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import fluxguard
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,69 +80,73 @@ def _imports(path: Path, *, top: bool) -> Iterator[str]:
                 yield node.module
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_rooms_import_only_who_they_may(path: Path) -> None:
+def where(path: Path) -> str:
+    """Return a file's place in the house, for a message."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def roots(path: Path, *, top: bool = False) -> set[str]:
+    """Return the top-level packages that a file imports."""
+    return {name.split(".")[0] for name in imports(path, top=top)}
+
+
+def test_rooms_import_only_who_they_may() -> None:
     """The import graph of the house, frozen."""
-    mine = room(path)
-    met = {name.split(".")[1] for name in imports(path) if name.startswith("fluxguard.")}
-    assert met <= MAY_IMPORT[mine] | {mine}, f"{mine} may not import {met - MAY_IMPORT[mine] - {mine}}"
+    for path in SOURCES:
+        met = {name.split(".")[1] for name in imports(path) if name.startswith("fluxguard.")}
+        assert met <= MAY_IMPORT[room(path)] | {room(path)}, where(path)
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in OURS if room(path) in FOREIGN], ids=lambda path: str(path.relative_to(ROOT))
-)
-def test_what_is_vendored_needs_only_the_standard_library(path: Path) -> None:
+def test_what_is_vendored_needs_only_the_standard_library() -> None:
     """It runs in the trainer's environment, where nothing of ours is installed."""
     known = sys.stdlib_module_names | {"fluxguard"}
-    assert {name.split(".")[0] for name in imports(path, top=True)} <= known
-    assert {name.split(".")[0] for name in imports(path)} <= known | FOREIGN[room(path)]
+    for path in OURS:
+        if room(path) in FOREIGN:
+            assert roots(path, top=True) <= known, where(path)
+            assert roots(path) <= known | FOREIGN[room(path)], where(path)
 
 
-@pytest.mark.parametrize("path", [path for path in OURS if room(path) == "supervisor"], ids=lambda path: path.name)
-def test_the_supervisor_imports_nothing_heavy(path: Path) -> None:
+def test_the_supervisor_imports_nothing_heavy() -> None:
     """At module level: it stays small while it watches."""
-    assert not {name.split(".")[0] for name in imports(path, top=True)} & (HEAVY - {"safetensors"})
-    assert "torch" not in {name.split(".")[0] for name in imports(path)}
+    for path in OURS:
+        if room(path) == "supervisor":
+            assert not roots(path, top=True) & (HEAVY - {"safetensors"}), where(path)
+            assert "torch" not in roots(path), where(path)
 
 
-@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_posix_only_is_imported_at_module_level(path: Path) -> None:
+def test_nothing_posix_only_is_imported_at_module_level() -> None:
     """Windows can import every file."""
-    assert not {"fcntl", "resource", "pwd", "grp", "termios"} & set(imports(path, top=True))
+    for path in OURS:
+        assert not {"fcntl", "resource", "pwd", "grp", "termios"} & set(imports(path, top=True)), where(path)
 
 
-@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_and_functions_stay_short(path: Path) -> None:
+def test_files_and_functions_stay_short() -> None:
     """Ceilings, not aims."""
-    text = path.read_text("utf-8")
-    assert len(text.splitlines()) <= LONGEST_FILE
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno:
-            assert node.end_lineno - node.lineno < LONGEST_FUNCTION, node.name
+    for path in OURS:
+        assert len(path.read_text("utf-8").splitlines()) <= LONGEST_FILE, where(path)
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno:
+                assert node.end_lineno - node.lineno < LONGEST_FUNCTION, f"{where(path)}: {node.name}"
 
 
-TIMED = {"sleep", "wait", "join", "result", "get", "acquire"}
-
-
-@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_wait_holds_a_bare_number(path: Path) -> None:
+def test_no_wait_holds_a_bare_number() -> None:
     """Promises live in limits.py, poll intervals have names."""
-    for node in ast.walk(parsed(path)):
-        if not isinstance(node, ast.Call):
-            continue
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        values = [word.value for word in node.keywords if word.arg in ("timeout", "seconds")]
-        if name in TIMED - {"get", "join"}:
-            values += node.args[:1]
-        bare = [v for v in values if isinstance(v, ast.Constant) and isinstance(v.value, (int, float)) and v.value]
-        assert not bare, f"line {node.lineno}"
+    for path in OURS:
+        for node in ast.walk(parsed(path)):
+            if not isinstance(node, ast.Call):
+                continue
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            values = [word.value for word in node.keywords if word.arg in ("timeout", "seconds")]
+            values += node.args[:1] if name in ("sleep", "wait", "result", "acquire") else []
+            bare = [v for v in values if isinstance(v, ast.Constant) and isinstance(v.value, (int, float)) and v.value]
+            assert not bare, f"{where(path)}:{node.lineno}"
 
 
-@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_sources_are_ascii_and_know_no_mocks(path: Path) -> None:
+def test_sources_are_ascii_and_know_no_mocks() -> None:
     """Plain text, and no production code that knows its tests."""
-    assert path.read_text("utf-8").isascii()
-    assert not {"unittest", "pytest"} & {name.split(".")[0] for name in imports(path)}
+    for path in OURS:
+        assert path.read_text("utf-8").isascii(), where(path)
+        assert not {"unittest", "pytest"} & roots(path), where(path)
 
 
 def test_public_names_are_gathered_once_and_sorted() -> None:

@@ -24,6 +24,10 @@ _LIMITS = {
 """A drill has no hour to wait: a swap may take 2 s and a batch 3 s."""
 
 
+_ENV = {"ACCELERATE_USE_CPU": "true", "TQDM_MININTERVAL": "0"}
+"""A bar that skips the prints of such quick steps would take most of their time for a pause."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Workshop:
     """Where a drill happens."""
@@ -56,7 +60,7 @@ def prepare(
             *flags,
         ),
         cwd=folder,
-        env={"MINIATURE_FAULTS": str(faults), "ACCELERATE_USE_CPU": "true"},
+        env=_ENV | {"MINIATURE_FAULTS": str(faults)},
         activate=None,
     )  # fmt: skip
     train_sh = output_dir / "train.sh"

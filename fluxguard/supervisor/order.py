@@ -14,7 +14,7 @@ from tomlkit.exceptions import TOMLKitError
 
 from fluxguard import limits as limits_file
 from fluxguard.errors import InputError
-from fluxguard.launch import command, dataset, interpreter, job, trainsh
+from fluxguard.launch import command, dataset, interpreter, job, masking, trainsh
 from fluxguard.launch.flags import Flags, final_weights
 from fluxguard.launch.trainer import Trainer, find
 from fluxguard.limits import Limits
@@ -161,6 +161,7 @@ def _trainee(trainer: Trainer, flags: Flags, python: Path, env: Mapping[str, str
         shown_argv=job.masked(run),
         resumed=resumed,
         masked=job.masked,
+        secrets=masking.secrets_of(run, env),
         cwd=trainer.cwd,
         env=env,
         weights=final_weights(flags),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fluxguard import heartbeat
+from fluxguard.launch import masking
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor import ledger
@@ -68,7 +69,8 @@ def read(run: RunDir) -> Status | None:
     if attempt is None or beat is None or beat.attempt != attempt.mark:
         beat = None
     state, reason = _state(events, watched=watched, running=running)
-    step = beat.step if beat else (attempt.start_step + shown.bar if attempt else 0)
+    start = attempt.start_step if attempt else 0
+    step = max(beat.step, start) if beat else start + shown.bar  # a beat may be older than the resume it announces
     return Status(
         state=state,
         watched=watched,
@@ -85,7 +87,7 @@ def read(run: RunDir) -> Status | None:
         incidents=_incidents(events),
         output_dir=str(run.output_dir),
         hardened=_hardened(events),
-        lines=lines[-_LAST_LINES:],
+        lines=[masking.mask(line) for line in lines[-_LAST_LINES:]],
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fluxguard.clock import Clock
+from fluxguard.launch import masking
 from fluxguard.launch.command import Refusal, StartPoint
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
@@ -131,7 +132,8 @@ class Supervision:
         return self._incident(attempt, watched.symptom, watched.history, sensors, step)
 
     def _true_step(self, attempt: Attempt, seen: Observation) -> int:
-        return seen.beat.step if seen.beat else attempt.start_step + step_of(seen)
+        # A beat may be older than the restoring of the state that the attempt started from.
+        return max(seen.beat.step, attempt.start_step) if seen.beat else attempt.start_step + step_of(seen)
 
     def _finished(self, attempt: Attempt, step: int) -> Outcome | Diagnosis:
         """Return the end of the run when it is really finished; a diagnosis of why it is not otherwise."""
@@ -184,9 +186,8 @@ class Supervision:
     ) -> Attempt | Outcome:
         """Collect, end, diagnose, decide, report; return the next attempt or the end of the run."""
         at, seen = self.clock.wall(), history.last
-        found = evidence.collect(
-            self.run, attempt, symptom, seen, list(sensors.tail.lines), step, self.clock, self.limits.watch
-        )
+        lines = [masking.mask(line, self.trainee.secrets) for line in sensors.tail.lines]
+        found = evidence.collect(self.run, attempt, symptom, seen, lines, step, self.clock, self.limits.watch)
         figures = machine.figures(self.run.output_dir, self.limits.watch.evidence)
         usage = found.usage or (history.sampled.usage if history.sampled else None)
         pids = [pid for pid, _, _ in usage.states] if usage else []

@@ -21,6 +21,8 @@ class Trainee:
     resumed: Callable[[StartPoint, Plan], tuple[str, ...] | Refusal]
     """Returns the command that goes on from a state, or why there is none."""
     masked: Callable[[tuple[str, ...]], tuple[str, ...]]
+    secrets: frozenset[str]
+    """Values that may appear in the trainer's output and in nothing that is written about it."""
     cwd: Path
     env: Mapping[str, str]
     weights: Path

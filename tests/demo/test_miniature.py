@@ -15,9 +15,10 @@ from types import SimpleNamespace
 import pytest
 
 DEMO = Path(__file__).parents[2] / "fluxguard" / "demo"
+pytestmark = pytest.mark.integration  # importing torch takes longer than all unit tests may
 OWN_NAMES = ("library", "networks", "train_network", "flux_train_network")
 
-# facts/fluxgym.md, 2.1: what FluxGym writes for every preset
+# What FluxGym writes for every preset
 FLUXGYM = shlex.split("""
 --pretrained_model_name_or_path /models/unet/flux1-dev.sft --clip_l /models/clip/clip_l.safetensors
 --t5xxl /models/clip/t5xxl_fp16.safetensors --ae /models/vae/ae.sft --cache_latents_to_disk
@@ -167,7 +168,6 @@ def weights(path: Path) -> dict[str, bytes]:
     return {name: blob[8 + size + start : 8 + size + end] for name, (start, end) in places.items()}
 
 
-@pytest.mark.integration
 @pytest.mark.timeout(240)
 def test_a_training_ends_with_all_its_files_and_repeats_itself(tmp_path):
     from safetensors.torch import load_file
@@ -197,7 +197,6 @@ def test_a_training_ends_with_all_its_files_and_repeats_itself(tmp_path):
     assert weights(tmp_path / "one" / "mini.safetensors") == weights(tmp_path / "two" / "mini.safetensors")
 
 
-@pytest.mark.integration
 @pytest.mark.timeout(240)
 def test_a_second_resume_trains_too_many_steps_as_upstream_does(tmp_path):
     train(tmp_path, "--max_train_epochs", "3", "--save_state")
@@ -211,7 +210,6 @@ def test_a_second_resume_trains_too_many_steps_as_upstream_does(tmp_path):
     assert "epoch 2/3" in said
 
 
-@pytest.mark.integration
 @pytest.mark.timeout(60)
 def test_an_import_starts_nothing_and_says_nothing():
     pytest.importorskip("accelerate")
@@ -220,7 +218,6 @@ def test_an_import_starts_nothing_and_says_nothing():
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
-@pytest.mark.integration
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("fault", "extra"), [("swap", ("--blocks_to_swap", "2")), ("read", ())])
 def test_a_run_hangs_when_a_test_asks_for_it(tmp_path, fault, extra):

@@ -10,7 +10,12 @@ import pytest
 import fluxguard
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
-torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def _needs_torch() -> None:
+    """Only when these tests run: importing torch takes a second, which the unit tests do not have."""
+    pytest.importorskip("torch")
 
 
 class Squares:
@@ -20,10 +25,14 @@ class Squares:
         return 23
 
     def __getitem__(self, index: int) -> Any:
+        import torch
+
         return index * index + torch.rand(())
 
 
 def _twice(make: Any, **options: Any) -> list[Any]:
+    import torch
+
     torch.manual_seed(7)
     loader = make(Squares(), batch_size=4, **options)
     epochs = [[batch.tolist() for batch in loader] for _ in range(2)]
@@ -42,11 +51,15 @@ def _twice(make: Any, **options: Any) -> list[Any]:
 )
 def test_batches_order_and_random_numbers_are_torchs(options: dict[str, Any]) -> None:
     """Two epochs, and the state of the global generator after them, are what torch's own loader gives."""
+    import torch
+
     assert _twice(fluxguard.DataLoader, **options) == _twice(torch.utils.data.DataLoader, **options)
 
 
 def test_it_is_a_real_torch_loader() -> None:
     """accelerate rebuilds loaders from their attributes, so ours must have torch's class and attributes."""
+    import torch
+
     loader = fluxguard.DataLoader(Squares(), 4, True, num_workers=2)
     assert type(loader) is torch.utils.data.DataLoader
     assert loader.batch_size == 4
@@ -76,14 +89,13 @@ def test_an_iterator_that_is_left_early_leaves_no_wait() -> None:
     assert not watcher()._waits._open
 
 
-class Endless(torch.utils.data.IterableDataset):  # type: ignore[misc,name-defined]
-    """An iterable dataset that ends after a few samples in each worker."""
-
-    def __iter__(self) -> Any:
-        return iter(range(3))
-
-
 def test_an_iterable_dataset_ends_as_torchs_does() -> None:
     """Workers that ran out are no stuck workers."""
+    import torch
+
+    class Endless(torch.utils.data.IterableDataset[int]):
+        def __iter__(self) -> Any:
+            return iter(range(3))
+
     ours = sorted(int(x) for x in fluxguard.DataLoader(Endless(), num_workers=2))
     assert ours == [0, 0, 1, 1, 2, 2]

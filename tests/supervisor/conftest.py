@@ -58,6 +58,7 @@ class FakeRun:
                     argv, known, flags, start, hardened=False, steps_per_epoch=plan.steps_per_epoch or None
                 ),
                 masked=lambda words: words,
+                secrets=frozenset(),
                 cwd=self.run.output_dir,
                 env={"PATH": os.environ["PATH"], "FAKE_FAULTS": str(self.faults), "FAKE_STEP": str(self.step)},
                 weights=self.run.output_dir / "fake.safetensors",
