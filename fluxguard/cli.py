@@ -18,6 +18,7 @@ from fluxguard.rundir import RunDir
 
 if TYPE_CHECKING:
     from fluxguard.drill.drill import Result as DrillResult
+    from fluxguard.patching import Report as HardeningReport
     from fluxguard.supervisor.ledger import Event
 
 GOOD, BAD, INPUT, OURS = 0, 1, 2, 3
@@ -204,21 +205,36 @@ def apply_patches(
     checkout: Annotated[Path, typer.Argument(help="An sd-scripts checkout.", show_default=False)],
     to: Annotated[Path | None, typer.Option(help="Harden a copy there instead of the checkout itself.")] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Go on when a required rule finds no site.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit code 1 if unguarded.")] = False,
+    revert: Annotated[bool, typer.Option("--revert", help="Take the hardening back, byte for byte.")] = False,
 ) -> None:
-    """Harden a checkout: every wait bounded, every state durable, resume exact."""
+    """Harden a checkout: waits bounded, states durable, resume exact."""
+    from fluxguard import patching
+
+    if revert:
+        print(f"restored {len(patching.revert(checkout))} files in {checkout}")
+        _end(GOOD)
+    if check:
+        report = patching.check(checkout)
+        _show_hardening(report)
+        _end(GOOD if report.hardened else BAD)
+    report = patching.apply(checkout, to=to, partial=partial)
+    _show_hardening(report)
+    print(f"hardened: {report.checkout}")
+
+
+def _show_hardening(report: HardeningReport) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fluxguard import patching
-
-    report = patching.apply(checkout, to=to, partial=partial)
-    table = Table("rule", "what it does", "sites", "files")
+    table = Table("rule", "what it is for", "sites", "unguarded", "files")
     for row in report.rows:
-        table.add_row(row.rule, row.title, str(row.sites), str(len(row.files)))
+        table.add_row(row.rule, row.title, str(row.sites), str(row.unguarded), str(len(row.files)))
     Console().print(table)
     for name, reason in report.skipped.items():
         print(f"skipped {name}: {reason}")
-    print(f"hardened: {report.checkout}")
+    for name in report.edited:
+        print(f"edited since it was hardened: {name}")
 
 
 @app.command("app", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -95,6 +95,9 @@ class WatchLimits:
     overdue: float = 3.0
     """An open wait this far past its own limit was not ended by the guard: a held GIL or a stopped process."""
 
+    late: float = 5.0
+    """A look that comes this much too late means that the machine slept: that time counts for no limit."""
+
     step_factor: float = 10.0
     """The ceiling of a step grows to this many times the slowest step seen."""
 

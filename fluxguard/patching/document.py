@@ -14,8 +14,8 @@ _HEAD = """\
 # Rules
 
 What hardening changes in an sd-scripts checkout. Each changed line is a call into fluxguard and ends in
-`# fluxguard: RULE`; `fluxguard revert-patches` takes all of it back byte for byte. A required rule that finds nothing
-to protect in a checkout with FLUX is an error, because a silent miss would be an unprotected training.
+`# fluxguard: RULE`; `fluxguard apply-patches --revert` takes all of it back byte for byte. A required rule that finds
+nothing to protect in a checkout with FLUX is an error, because a silent miss would be an unprotected training.
 
 | rule | severity | required | what it is for |
 |---|---|---|---|

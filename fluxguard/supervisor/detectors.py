@@ -42,7 +42,10 @@ def given_up(history: History, limits: Limits) -> Symptom | None:
 def overdue(history: History, limits: Limits) -> Symptom | None:
     """A wait is overdue when the guard, which should have ended the process, did not: it cannot run any more."""
     beat = history.last.beat
-    if beat is None or not beat.wait or history.last.now <= beat.deadline + limits.watch.overdue:
+    if beat is None or not beat.wait:
+        return None
+    # After a suspend the guard moves its own limits on, but not at once.
+    if history.last.now <= max(beat.deadline, history.woken_at) + limits.watch.overdue:
         return None
     return _symptom("overdue", history, limits.watch.overdue, beat.wait)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from fluxguard.heartbeat import Beat
@@ -74,6 +75,8 @@ class History:
     slowest_step: float = 0.0
     """Seconds of the slowest step seen between two steps of this attempt."""
     stepped_at: float | None = None
+    woken_at: float = -math.inf
+    """When the last look came late: the machine was suspended, or we were stopped."""
 
     @classmethod
     def begun(cls, seen: Observation) -> History:
@@ -92,6 +95,17 @@ class History:
                 history = replace(history, sign_at=seen.now)
             history = replace(history, sampled=seen)
         return _stepped(history, self.last, seen)
+
+    def shifted(self, gap: float, now: float) -> History:
+        """Return the history after `gap` seconds in which nobody could look: they do not count for any limit."""
+        return replace(
+            self,
+            progress_at=self.progress_at + gap,
+            sign_at=self.sign_at + gap,
+            stepped_at=None,
+            sampled=None,
+            woken_at=now,
+        )
 
     @property
     def seen_at(self) -> float:

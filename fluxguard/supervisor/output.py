@@ -7,6 +7,7 @@ end; rich wraps paths at 80 columns. So lines are split at both, and only number
 from __future__ import annotations
 
 import re
+import shutil
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -153,7 +154,7 @@ def bound(path: Path, largest: int) -> bool:
     try:
         if path.stat().st_size <= largest:
             return False
-        path.with_suffix(".log.1").write_bytes(path.read_bytes())
+        shutil.copyfile(path, path.with_suffix(".log.1"))
         with path.open("r+b") as file:
             file.truncate(0)
     except OSError:

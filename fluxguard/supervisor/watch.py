@@ -49,6 +49,9 @@ def watch(
         observation = look(sample)
         if sample:
             sampled_at = observation.now
+        gap = observation.now - history.last.now
+        if gap > limits.watch.look + limits.watch.late:
+            history = history.shifted(gap, observation.now)
         history = history.then(observation)
 
 
