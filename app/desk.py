@@ -13,10 +13,9 @@ from typing import Any
 from fluxguard.clock import SystemClock
 from fluxguard.errors import FluxguardError, InputError
 from fluxguard.launch import masking
-from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir, read_json
 from fluxguard.supervisor import ledger, status, stopping
-from fluxguard.supervisor.processes import Identity
+from fluxguard.supervisor.identity import Identity
 
 from . import start, view
 from .runs import Registry, Run
@@ -114,7 +113,7 @@ class Desk:
 
     def _stop(self, output_dir: str) -> None:
         try:
-            stopping.stop(RunDir(output_dir), SystemClock(), Limits())
+            stopping.stop(RunDir(output_dir), SystemClock())
         except InputError as error:
             self._trouble[output_dir] = f"Not stopped: {error.reason}."
         except (FluxguardError, OSError) as error:

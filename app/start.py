@@ -14,7 +14,7 @@ from fluxguard.patching import is_hardened
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import foreground, status
 from fluxguard.supervisor import order as orders
-from fluxguard.supervisor.processes import Identity
+from fluxguard.supervisor.identity import Identity
 
 from .runs import Run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 import sys
@@ -13,7 +14,6 @@ import typer
 
 from fluxguard.clock import SystemClock
 from fluxguard.errors import FluxguardError, InputError
-from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ OutputDir = Annotated[Path, typer.Argument(help="The output folder of the run.",
 
 def main() -> None:
     """Run the command line; whatever goes wrong is one line and a code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character must not end anything
     try:
         app()
     except InputError as error:
@@ -84,7 +87,6 @@ def supervise(
     from fluxguard.patching import is_hardened
     from fluxguard.supervisor import foreground
     from fluxguard.supervisor import order as orders
-    from fluxguard.supervisor.supervise import with_max_restarts
 
     words = command or []
     if not words:
@@ -93,7 +95,7 @@ def supervise(
         order = orders.from_script(Path(words[0]), python=python, is_hardened=is_hardened)
     else:
         order = orders.from_command(words, output_dir=output_dir, cwd=cwd, python=python, is_hardened=is_hardened)
-    chosen = with_max_restarts(orders.read_limits(limits, hardened=order.hardened), max_restarts)
+    chosen = orders.read_limits(limits, hardened=order.hardened, max_restarts=max_restarts)
     again = [word for word in sys.argv[1:] if word != "--fresh"]
     outcome = foreground.supervise(order, chosen, fresh=fresh, tell=_tell, again=again)
     if outcome.left:
@@ -136,6 +138,7 @@ def status(
 def _show(seen: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console()
     table = Table(show_header=False, box=None)
@@ -150,10 +153,10 @@ def _show(seen: dict[str, Any]) -> None:
     }
     for name, value in rows.items():
         if value is not None:
-            table.add_row(name, str(value))
+            table.add_row(name, Text(str(value)))
     console.print(table)
     for number, incident in enumerate(seen["incidents"], 1):
-        console.print(f"incident {number}: {incident['cause']}; {incident['words']} Report: {incident['report']}")
+        print(f"incident {number} at step {incident['step']}: {incident['words']}\n  report: {incident['report']}")
 
 
 @app.command()
@@ -161,7 +164,7 @@ def stop(output_dir: OutputDir) -> None:
     """Stop a run; it can be resumed by `fluxguard supervise`."""
     from fluxguard.supervisor import stopping
 
-    print(stopping.stop(RunDir(output_dir), SystemClock(), Limits()))
+    print(stopping.stop(RunDir(output_dir), SystemClock()))
 
 
 @app.command()

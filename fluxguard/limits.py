@@ -165,16 +165,17 @@ class Limits:
         return asdict(self)
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any], source: str = "limits") -> Limits:
-        """Build limits from plain values over the defaults.
+    def from_mapping(cls, values: Mapping[str, Any], source: str = "limits", defaults: Limits | None = None) -> Limits:
+        """Build limits from plain values over `defaults` (those of the class when none are given).
 
         Raises LimitsError naming `source` and the field: unknown, not a number, 0 or less, out of order.
         """
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
             raise LimitsError(source, "is not a limit", sorted(unknown)[0])
-        defaults = cls()
-        counts = {name: _count(name, values[name], source) for name in ("max_restarts", "max_kills") if name in values}
+        defaults = defaults or cls()
+        budgets = ("max_restarts", "max_kills")
+        counts = {name: _count(name, values.get(name, getattr(defaults, name)), source) for name in budgets}
         phases = dict(defaults.phase)
         for name, given in _table("phase", values.get("phase", {}), source).items():
             if name not in phases:
@@ -214,7 +215,7 @@ def _section(defaults: Any, given: Mapping[str, Any], name: str, source: str) ->
     return replace(defaults, **{key: None if value is None else float(value) for key, value in given.items()})
 
 
-def read(path: str | PathLike[str]) -> Limits:
+def read(path: str | PathLike[str], defaults: Limits | None = None) -> Limits:
     """Read a limits.json, as the supervisor writes it and the guard finds it through FLUXGUARD_LIMITS.
 
     Raises OSError when it cannot be read and LimitsError when it says something that is not a limit.
@@ -227,4 +228,4 @@ def read(path: str | PathLike[str]) -> Limits:
     if not isinstance(values, dict):
         raise LimitsError(str(path), "must hold a table")
     values.pop("version", None)
-    return Limits.from_mapping(values, str(path))
+    return Limits.from_mapping(values, str(path), defaults)

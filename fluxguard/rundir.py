@@ -148,12 +148,17 @@ class RunDir:
         """Verified states, by true step."""
         return self.root / "states"
 
+    @property
+    def aside(self) -> Path:
+        """States that do not verify, or embody the same steps as another one."""
+        return self.root / "aside"
+
     def spawn(self, attempt: str) -> Path:
         """What the keeper is to start."""
         return self.root / f"spawn.{attempt}.json"
 
     def keeper(self, attempt: str) -> Path:
-        """Who keeps the attempt and what it started: {keeper, trainer}, each {pid, started}."""
+        """Who keeps the attempt and what it started: {keeper, trainer}, process numbers."""
         return self.root / f"keeper.{attempt}.json"
 
     def exit(self, attempt: str) -> Path:

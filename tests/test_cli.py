@@ -102,6 +102,7 @@ TRAIN = f"{shlex.quote(sys.executable)} {shlex.quote(str(FAKE))} --output_dir ou
         (f"{TRAIN} --dataset_config empty.toml\n", ["empty.toml", "no images"]),
         (f"{TRAIN} --max_train_epochs many\n", ["--max_train_epochs"]),
         (f"{TRAIN} --resume x-state\n", ["--resume"]),
+        (f"{TRAIN} --save_model_as ckpt\n", ["--save_model_as"]),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(command: Command, text: str, parts: list[str]) -> None:
@@ -159,7 +160,9 @@ def test_a_folder_has_one_supervisor(command: Command) -> None:
     """The second one is refused, and names the first."""
     first = command.start(*command.training("--max_train_epochs", "50"))
     command.until(state="running", watched=True)
-    assert_one_line(command.run(*command.training("--max_train_epochs", "50")), str(first.pid))
+    again = command.training("--max_train_epochs", "50")
+    assert_one_line(command.run(*again), str(first.pid))
+    assert_one_line(command.run(again[0], "--fresh", *again[1:]), str(first.pid))
     code, out, _ = command.run("stop", str(command.out))
     assert code == 0
     assert "resumes it" in out

@@ -69,3 +69,9 @@ def test_an_unhardened_trainer_gets_twice_the_time() -> None:
     doubled = Limits().doubled()
     assert doubled.phase["step"].patience == 2 * (Limits().phase["step"].patience or 0)
     assert doubled.watch == Limits().watch
+
+
+def test_a_file_is_read_over_the_defaults_it_is_given() -> None:
+    """What it does not name stays as it is, doubled for instance."""
+    doubled = Limits().doubled()
+    assert Limits.from_mapping({"max_restarts": 3}, "x", doubled).phase == doubled.phase

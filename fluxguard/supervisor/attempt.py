@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import uuid
@@ -9,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fluxguard.heartbeat import Beat
 from fluxguard.rundir import ATTEMPT_VARIABLE, LIMITS_VARIABLE, RUN_VARIABLE, RunDir, read_json, write_json
 from fluxguard.supervisor import processes
+from fluxguard.supervisor.identity import Identity
 from fluxguard.supervisor.ledger import Event, Ledger
 from fluxguard.supervisor.observation import Exit
-from fluxguard.supervisor.processes import Identity
+from fluxguard.supervisor.output import Shown
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 
@@ -42,20 +45,28 @@ class Attempt:
         return uuid.UUID(self.uuid).bytes
 
     def exit(self, run: RunDir) -> Exit | None:
-        """Return how it ended, or None while it runs."""
+        """Return how it ended, None while its keeper keeps it, or an empty Exit when that is gone without a word."""
+        kept = self.keeper is not None and self.keeper.alive()
+        # Looked at in this order: a keeper writes before it goes.
         written = read_json(run.exit(self.uuid))
-        if written is not None:
-            return Exit(
-                code=written.get("code"),
-                signal=written.get("signal"),
-                error=written.get("error"),
-                at=float(written.get("at") or 0),
-            )
-        if self.keeper is None or not self.keeper.alive():
-            # Looked at in this order: a keeper writes before it goes.
-            written = read_json(run.exit(self.uuid))
-            return self.exit(run) if written is not None else Exit()
-        return None
+        if written is None:
+            return None if kept else Exit()
+        return Exit(
+            code=written.get("code"),
+            signal=written.get("signal"),
+            error=written.get("error"),
+            at=float(written.get("at") or 0),
+        )
+
+    def true_step(self, beat: Beat | None, shown: Shown, *, hardened: bool) -> int:
+        """Return the true steps that this attempt has come to.
+
+        A hardened trainer knows them, on its bar too; any other counts its own process only. A beat may be older than
+        the restoring of the state that the attempt started from.
+        """
+        if beat is not None:
+            return max(beat.step, self.start_step)
+        return max(shown.bar, self.start_step) if hardened else self.start_step + shown.bar
 
     def processes(self) -> list[Identity]:
         """Return every process of it that lives, its keeper left out."""
@@ -91,27 +102,21 @@ def spawn(
         log_from=log_from,
         kills_before=kills_before,
     )
-    for stale in (run.last_words(0), run.stacks(0)):
-        stale.unlink(missing_ok=True)
-    write_json(
-        run.spawn(mark),
-        {
-            "argv": list(argv),
-            "cwd": str(cwd),
-            "log": str(run.log),
-            "exit": str(run.exit(mark)),
-            "keeper": str(run.keeper(mark)),
-        },
-    )
-    marked = {
-        **env,
-        RUN_VARIABLE: str(run.root),
-        ATTEMPT_VARIABLE: mark,
-        LIMITS_VARIABLE: str(run.limits),
-    }
-    pid = processes.detached([sys.executable, "-I", "-S", str(_KEEPER), str(run.spawn(mark))], env=marked, cwd=run.root)
+    marked = {**env, RUN_VARIABLE: str(run.root), ATTEMPT_VARIABLE: mark, LIMITS_VARIABLE: str(run.limits)}
+    try:
+        for stale in (run.last_words(0), run.stacks(0)):
+            stale.unlink(missing_ok=True)
+        write_json(run.spawn(mark), _spawn_values(run, mark, argv, cwd))
+        pid = processes.detached(
+            [sys.executable, "-I", "-S", str(_KEEPER), str(run.spawn(mark))], env=marked, cwd=run.root
+        )
+    except OSError:
+        with contextlib.suppress(OSError):
+            run.spawn(mark).unlink(missing_ok=True)
+        ledger.add("ended", attempt=mark, code=None, signal=None, step=start_step)
+        raise
     keeper = Identity.of(pid)
-    ledger.add("spawned", attempt=mark, keeper=pid, started=keeper.started if keeper else 0.0)
+    ledger.add("spawned", attempt=mark, keeper=keeper.to_mapping() if keeper else {})
     return Attempt(
         uuid=mark,
         number=number,
@@ -123,14 +128,24 @@ def spawn(
     )
 
 
-def last(events: Sequence[Event]) -> Attempt | None:
+def _spawn_values(run: RunDir, mark: str, argv: Sequence[str], cwd: Path) -> dict[str, object]:
+    return {
+        "argv": list(argv),
+        "cwd": str(cwd),
+        "log": str(run.log),
+        "exit": str(run.exit(mark)),
+        "keeper": str(run.keeper(mark)),
+    }
+
+
+def last(run: RunDir, events: Sequence[Event]) -> Attempt | None:
     """Return the newest attempt in the ledger, or None before the first."""
     begun = next((event for event in reversed(events) if event.kind == "attempt"), None)
     if begun is None:
         return None
     mark = str(begun.values["attempt"])
     spawned = next((e for e in reversed(events) if e.kind == "spawned" and e.values.get("attempt") == mark), None)
-    keeper = Identity(int(spawned.values["keeper"]), float(spawned.values["started"])) if spawned else None
+    keeper = Identity.from_mapping(spawned.values["keeper"]) if spawned else _unrecorded_keeper(run, mark)
     return Attempt(
         uuid=mark,
         number=int(begun.values["number"]),
@@ -142,9 +157,16 @@ def last(events: Sequence[Event]) -> Attempt | None:
     )
 
 
+def _unrecorded_keeper(run: RunDir, mark: str) -> Identity | None:
+    """Return the keeper of an attempt whose supervisor died before it could write down whom it had started."""
+    written = read_json(run.keeper(mark))
+    identity = Identity.of(int(written["keeper"])) if written else None
+    return identity if identity is not None and processes.names(identity, mark) else None
+
+
 def closed(events: Sequence[Event], mark: str) -> bool:
     """Return whether the ledger says how the attempt ended."""
-    return any(event.kind == "ended" and event.values.get("attempt") == mark for event in events)
+    return any(event.kind in ("ended", "finished") and event.values["attempt"] == mark for event in events)
 
 
 def forget(run: RunDir, mark: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -69,10 +70,17 @@ def stuck(history: History, limits: Limits) -> Symptom | None:
     if ceiling is None:
         return None
     if history.last.phase == "step":
-        ceiling = max(ceiling, limits.watch.step_factor * history.slowest_step)
+        ceiling = max(ceiling, _step_ceiling(history, limits) or math.inf)
     if history.last.now - history.progress_at <= ceiling:
         return None
     return _symptom("stuck", history, ceiling)
+
+
+def _step_ceiling(history: History, limits: Limits) -> float | None:
+    """Return the ceiling by what steps of this run take; until one was seen whole, that of the first step."""
+    if history.slowest_step:
+        return limits.watch.step_factor * history.slowest_step
+    return limits.for_phase("first step").ceiling
 
 
 DETECTORS: tuple[Detector, ...] = (ended, given_up, overdue, idle, stuck)

@@ -26,6 +26,8 @@ class Evidence:
     lines: Sequence[str] = ()
     """The last lines of the output."""
     usage: Usage | None = None
+    workers: frozenset[int] = frozenset()
+    """Those processes that are DataLoader workers."""
     stacks: Mapping[int, str] = field(default_factory=dict)
     """Python stacks by process."""
     step: int = 0
@@ -104,7 +106,7 @@ def _guard_spoke(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
     template = _SAID_BY_GUARD.get(cause, "{what} took longer than it may (limit {limit:g} s).")
     return Diagnosis(
         cause=cause,
-        words=template.format(what=str(said.get("what", "A wait")).capitalize(), **values),
+        words=template.format(what=_sentence(str(said.get("what", "a wait"))), **values),
         advice=_ADVICE_FOR_GUARD.get(cause, ""),
         again=said.get("verdict") != "never",
         place=str(said.get("file") or said.get("what") or cause),
@@ -161,7 +163,7 @@ _SIGNATURES = (
         False,
     ),
     _signature(
-        r"(ModuleNotFoundError|ImportError): .*",
+        r"^(\w+\.)*(ModuleNotFoundError|ImportError): .*",
         "missing package",
         "The trainer's environment is not complete: {line}",
         "Install the package into the trainer's environment, or name the right one with --python.",
@@ -169,7 +171,7 @@ _SIGNATURES = (
         False,
     ),
     _signature(
-        r"MemoryError|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory",
+        r"^MemoryError|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory",
         "system memory full",
         "The machine ran out of memory (RAM, not the GPU's).",
         "Use fp8 model files, fewer loader workers, or a machine with more RAM.",
@@ -185,7 +187,7 @@ _SIGNATURES = (
         True,
     ),
     _signature(
-        r"FileNotFoundError: .*",
+        r"^FileNotFoundError: .*",
         "missing file",
         "A file is missing: {line}",
         "Put the file there, then start the run again.",
@@ -201,7 +203,7 @@ _SIGNATURES = (
         True,
     ),
     _signature(
-        r"CUDA error: .*|cudaError\w+|NCCL (error|WARN).*|Xid",
+        r"CUDA error: .*|cudaError\w+|NCCL (error|WARN).*|NVRM: Xid.*",
         "GPU fault",
         "The GPU or its driver failed: {line}",
         "If it comes again: update the driver, lower the clocks, look at the temperature and the power supply.",
@@ -243,18 +245,42 @@ def _killed(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
 
 
 def _read_signature(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
-    for signature in _SIGNATURES:
-        if found := _last(evidence.lines, signature.pattern):
-            line = found[0].strip()
-            return Diagnosis(
-                cause=signature.cause,
-                words=signature.words.format(line=line),
-                advice=signature.advice,
-                origin=signature.origin,
-                again=signature.again,
-                place=line,
-            )
+    if symptom.kind != "ended":
+        return None
+    # The latest line counts: a warning at start-up may read like the cause of an end that came hours later.
+    for line in reversed(_closing(evidence.lines)):
+        for signature in _SIGNATURES:
+            if found := signature.pattern.search(line):
+                said = found[0].strip()
+                return Diagnosis(
+                    cause=signature.cause,
+                    words=signature.words.format(line=said),
+                    advice=signature.advice,
+                    origin=signature.origin,
+                    again=signature.again,
+                    place=said,
+                )
     return None
+
+
+_CLOSING_LINES = 30
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+
+
+def _closing(lines: Sequence[str]) -> Sequence[str]:
+    """Return the lines that tell how it ended: the trainer's last traceback with what it was chained to, else the end.
+
+    The launcher raises an error of its own behind the trainer's, which says nothing.
+    """
+    tracebacks = [index for index, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    if tracebacks and any("CalledProcessError" in line for line in lines[tracebacks[-1] :]):
+        lines = lines[: tracebacks.pop()]
+    if not tracebacks:
+        return lines[-_CLOSING_LINES:]
+    start = tracebacks.pop()
+    while tracebacks and any(text in line for line in lines[max(0, start - 2) : start] for text in _CHAINED):
+        start = tracebacks.pop()
+    return lines[start:]
 
 
 _ERROR = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Warning))(?:: .*)?$")
@@ -263,9 +289,7 @@ _ERROR = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Warning))
 def _raised(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
     if symptom.kind != "ended":
         return None
-    # The launcher raises an error of its own behind the trainer's.
-    lines = [line for line in evidence.lines if "CalledProcessError" not in line]
-    found = _last(lines, _ERROR)
+    found = _last([line for line in _closing(evidence.lines) if "CalledProcessError" not in line], _ERROR)
     if found is None:
         return None
     return Diagnosis(
@@ -279,11 +303,10 @@ def _raised(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
 def _stopped(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
     if symptom.kind == "ended" or evidence.usage is None or not evidence.usage.stopped:
         return None
-    pids = ", ".join(map(str, evidence.usage.stopped))
+    stopped = evidence.usage.stopped
+    pids = ", ".join(map(str, stopped))
     return Diagnosis(
-        cause="loader worker stopped"
-        if len(evidence.usage.states) > len(evidence.usage.stopped)
-        else "trainer stopped",
+        cause="loader worker stopped" if set(stopped) <= evidence.workers else "trainer stopped",
         words=f"Process {pids} of the training was stopped (as by SIGSTOP) and did nothing for {symptom.since:.0f} s.",
         advice="If it comes again, see what stops processes on this machine (a debugger, a suspending scheduler).",
         origin=OUTSIDE,
@@ -351,6 +374,10 @@ def _unexplained(symptom: Symptom, evidence: Evidence) -> Diagnosis:
         advice="The stacks of its processes are in the report.",
         place=f"step {evidence.step}: {symptom.phase}",
     )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _last(lines: Sequence[str], pattern: re.Pattern[str]) -> re.Match[str] | None:

@@ -6,8 +6,6 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-import psutil
-
 from fluxguard.clock import Clock
 from fluxguard.limits import WatchLimits
 from fluxguard.rundir import RunDir, read_json
@@ -15,31 +13,30 @@ from fluxguard.supervisor import machine, processes
 from fluxguard.supervisor.attempt import Attempt
 from fluxguard.supervisor.detectors import Symptom
 from fluxguard.supervisor.diagnosis import Evidence
-from fluxguard.supervisor.observation import Observation
+from fluxguard.supervisor.identity import UNSEEN, Identity
+from fluxguard.supervisor.observation import History, Observation
+from fluxguard.supervisor.processes import NO_STACKS
 
 _DUMP_TAKES = 0.5
 _MOST_PROCESSES = 12
 
 
 def collect(
-    run: RunDir,
-    attempt: Attempt,
-    symptom: Symptom,
-    seen: Observation,
-    lines: list[str],
-    step: int,
-    clock: Clock,
-    limits: WatchLimits,
+    run: RunDir, attempt: Attempt, symptom: Symptom, history: History, clock: Clock, limits: WatchLimits
 ) -> Evidence:
-    """Return the evidence; of processes that still live, the stacks are taken twice, `settle` seconds apart."""
-    living = symptom.kind not in ("ended", "given up")
+    """Return the evidence but for lines and step; of what lives the stacks are taken twice, `settle` seconds apart.
+
+    It takes `evidence` seconds at most, and as long again as the samples lie apart.
+    """
+    seen = history.last
+    living = attempt.processes() if symptom.kind not in ("ended", "given up") else []
+    usage = processes.usage(None, living) if living else None
     return Evidence(
         exit=seen.exit,
         last_words=last_words(run, attempt),
-        lines=tuple(lines),
-        usage=processes.usage(attempt.keeper) if living and attempt.keeper else None,
-        stacks=_stacks(run, attempt, seen, clock, limits) if living else {},
-        step=step,
+        usage=usage or (history.sampled.usage if history.sampled else None),
+        workers=processes.workers(living),
+        stacks=_stacks(run, living, seen, clock, limits) if living else {},
         out_of_memory=machine.out_of_memory_kills() > attempt.kills_before,
     )
 
@@ -50,29 +47,34 @@ def last_words(run: RunDir, attempt: Attempt) -> Mapping[str, Any] | None:
     return words if words and words.get("attempt") == attempt.uuid else None
 
 
-def _stacks(run: RunDir, attempt: Attempt, seen: Observation, clock: Clock, limits: WatchLimits) -> dict[int, str]:
-    pids = [identity.pid for identity in attempt.processes()][:_MOST_PROCESSES]
-    first = dict(processes.stacks(pids, limits.evidence))
+def _stacks(
+    run: RunDir, living: list[Identity], seen: Observation, clock: Clock, limits: WatchLimits
+) -> dict[int, str]:
+    pids = [identity.pid for identity in living][:_MOST_PROCESSES]
+    until = clock.monotonic() + limits.evidence
+    first = dict(processes.stacks(pids, clock, until=until))
     clock.sleep(limits.settle)
-    second = dict(processes.stacks(pids, limits.evidence))
+    second = dict(processes.stacks(pids, clock, until=until + limits.settle))
     found = {}
     for pid, stack in first.items():
         again = second.get(pid, "")
         moved = "the same again" if again == stack else f"then:\n{again}"
         found[pid] = f"{stack}\n{limits.settle:g} s later {moved}"
-    if seen.beat and first.get(seen.beat.pid, "no stacks").startswith("no stacks"):
-        found[seen.beat.pid] = _asked_of_guard(run, seen.beat.pid, clock) or found.get(seen.beat.pid, "")
+    for identity in living:
+        if seen.beat and identity.pid == seen.beat.pid and first.get(identity.pid, "").startswith(NO_STACKS):
+            found[identity.pid] = _asked_of_guard(run, identity, clock) or found[identity.pid]
     return found
 
 
-def _asked_of_guard(run: RunDir, pid: int, clock: Clock) -> str:
+def _asked_of_guard(run: RunDir, trainer: Identity, clock: Clock) -> str:
     """Return the stacks that the guard's own signal handler writes; it needs no rights and no interpreter lock."""
     number = getattr(signal, "SIGUSR1", None)
-    if number is None:
+    process = trainer.process()
+    if number is None or process is None:
         return ""
     try:
-        psutil.Process(pid).send_signal(number)
-    except psutil.Error:
+        process.send_signal(number)
+    except UNSEEN:
         return ""
     clock.sleep(_DUMP_TAKES)
     try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 from fluxguard.clock import SystemClock
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
+from fluxguard.supervisor import ledger as ledgers
 from fluxguard.supervisor import order as orders
 from fluxguard.supervisor import processes
 from fluxguard.supervisor.ledger import Ledger, Subscriber
@@ -20,6 +23,7 @@ from fluxguard.supervisor.ownership import owned
 from fluxguard.supervisor.supervise import Outcome, Supervision
 
 _LOG = "supervisor.log"
+_HANDED_OVER = "FLUXGUARD_HANDED_OVER"
 
 
 def supervise(order: Order, limits: Limits, *, fresh: bool, tell: Subscriber, again: Sequence[str]) -> Outcome:
@@ -28,15 +32,23 @@ def supervise(order: Order, limits: Limits, *, fresh: bool, tell: Subscriber, ag
     Then the run goes on: after the first two a detached supervisor takes over, started with the arguments `again`.
     Raises RunOwned and InputError.
     """
-    if fresh:
-        orders.start_fresh(order.run)
     order.run.create()
     leaving: list[str] = []
     with owned(order.run), _Leaving(leaving):
+        if stopped := _stopped_meanwhile(order.run):
+            return Outcome(False, stopped)
+        if fresh:
+            orders.start_fresh(order.run)
+        _forget_old_request(order.run)
         if done := orders.settle_job(order, limits, fresh=fresh):
             return Outcome(True, f"nothing to do: {done}")
         ledger = Ledger(order.run.ledger, SystemClock(), (tell,))
-        ledger.add("job", hardened=order.hardened, weights=str(order.trainee.weights))
+        ledger.add(
+            "job",
+            hardened=order.hardened,
+            weights=str(order.trainee.weights),
+            accumulation=order.trainee.accumulation,
+        )
         supervision = Supervision(
             run=order.run,
             ledger=ledger,
@@ -47,11 +59,25 @@ def supervise(order: Order, limits: Limits, *, fresh: bool, tell: Subscriber, ag
         )
         outcome = supervision.to_the_end()
     if outcome.left and "SIGTERM" not in leaving:
-        detached(order.run, again)
+        detached(order.run, again, handed_over=True)
     return outcome
 
 
-def detached(run: RunDir, arguments: Sequence[str], *, cwd: Path | None = None) -> int:
+def _stopped_meanwhile(run: RunDir) -> str:
+    """Return why a run was stopped between one supervisor's leaving and the next one's coming, or an empty text."""
+    handed_over = os.environ.pop(_HANDED_OVER, "")
+    last = next((e for e in reversed(ledgers.read(run.ledger)) if e.kind == "stopped"), None)
+    return str(last.values["reason"]) if handed_over and last and last.at > float(handed_over) else ""
+
+
+def _forget_old_request(run: RunDir) -> None:
+    """Remove a request to stop that was meant for a supervisor before this one."""
+    with contextlib.suppress(OSError):
+        if run.stop.stat().st_mtime < run.owner.stat().st_mtime:
+            run.stop.unlink()
+
+
+def detached(run: RunDir, arguments: Sequence[str], *, cwd: Path | None = None, handed_over: bool = False) -> int:
     """Start `fluxguard ARGUMENTS...` so that it outlives this process and its terminal; return its number.
 
     What it says goes to supervisor.log in the run directory.
@@ -60,7 +86,8 @@ def detached(run: RunDir, arguments: Sequence[str], *, cwd: Path | None = None) 
     log = os.open(run.root / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         argv = [sys.executable, "-m", "fluxguard", *arguments]
-        return processes.detached(argv, env=dict(os.environ), cwd=cwd or Path.cwd(), output=log)
+        note = {_HANDED_OVER: str(time.time())} if handed_over else {}
+        return processes.detached(argv, env={**os.environ, **note}, cwd=cwd or Path.cwd(), output=log)
     finally:
         os.close(log)
 

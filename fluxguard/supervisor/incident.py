@@ -54,12 +54,6 @@ def folder_for(run: RunDir, number: int) -> Path:
     return run.incidents / f"{number:04d}"
 
 
-def next_number(run: RunDir) -> int:
-    """Return the number of the next incident."""
-    numbers = [int(path.name) for path in run.incidents.glob("[0-9]*") if path.name.isdigit()]
-    return max(numbers, default=0) + 1
-
-
 def write(run: RunDir, incident: Incident, evidence: Evidence, beat: Beat | None) -> Path:
     """Write the report and what belongs to it; return the path of the one a person reads."""
     folder = folder_for(run, incident.number)
@@ -112,40 +106,45 @@ def markdown(incident: Incident, lines: Sequence[str] = ()) -> str:
     return "\n".join(parts)
 
 
-def made(
-    number: int,
-    at: float,
-    attempt: int,
-    symptom: Symptom,
-    diagnosis: Diagnosis,
-    decision: Decision,
-    ending: Ending,
-    evidence: Evidence,
-    *,
-    detected_after: float,
-    resumed_step: int | None,
-    start_step: int,
-    figures: Mapping[str, Any],
-    set_aside: Sequence[str],
-) -> Incident:
-    """Put an incident together. `start_step` is what the newest state holds, resumed from or not."""
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What an incident is made from."""
+
+    number: int
+    at: float
+    attempt: int
+    symptom: Symptom
+    diagnosis: Diagnosis
+    decision: Decision
+    ending: Ending
+    evidence: Evidence
+    detected_after: float
+    start_step: int
+    """What the state holds from which the run goes on, or could."""
+    figures: Mapping[str, Any]
+    set_aside: Sequence[str]
+
+
+def of(case: Case) -> Incident:
+    """Return the incident of a case."""
+    decision, step = case.decision, case.evidence.step
     done = "Stopped" if decision.action == "stop" else "Restarted"
     wait = f", after {decision.after:.0f} s" if decision.after else ""
     return Incident(
-        number=number,
-        at=at,
-        attempt=attempt,
-        cause=diagnosis.cause,
-        phase=symptom.phase,
-        step=evidence.step,
-        detected_after_s=round(detected_after, 3),
-        resumed_step=resumed_step,
-        lost_steps=max(0, evidence.step - start_step),
-        words=diagnosis.words,
-        advice=diagnosis.advice,
+        number=case.number,
+        at=case.at,
+        attempt=case.attempt,
+        cause=case.diagnosis.cause,
+        phase=case.symptom.phase,
+        step=step,
+        detected_after_s=round(case.detected_after, 3),
+        resumed_step=case.start_step if decision.action == "restart" else None,
+        lost_steps=max(0, step - case.start_step),
+        words=case.diagnosis.words,
+        advice=case.diagnosis.advice,
         decision=f"{done}{wait}: {decision.reason}.",
-        symptom=asdict(symptom),
-        ending=asdict(ending),
-        figures=figures,
-        set_aside=tuple(set_aside),
+        symptom=asdict(case.symptom),
+        ending=asdict(case.ending),
+        figures=case.figures,
+        set_aside=tuple(case.set_aside),
     )

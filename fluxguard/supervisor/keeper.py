@@ -15,6 +15,8 @@ import time
 
 _PR_SET_CHILD_SUBREAPER = 36
 _VERSION = 1
+_WRITE_TRIES = 600
+_WRITE_PAUSE = 1.0
 
 
 def main(spawn_path: str) -> None:
@@ -44,7 +46,8 @@ def _stay() -> None:
     """Outlive terminals and the signals meant for the trainer; inherit its orphans where the platform can."""
     for name in ("SIGHUP", "SIGINT", "SIGTERM"):
         if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN if name != "SIGTERM" else lambda *_: None)
+            # Not SIG_IGN, which the trainer would inherit.
+            signal.signal(getattr(signal, name), lambda *_: None)
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -67,6 +70,17 @@ def _reap_orphans() -> None:
 
 
 def _write(path: str, values: dict[str, object]) -> None:
+    """Write a file whole, trying for a while: a disk may be full just now, and nobody else knows what we know."""
+    for _ in range(_WRITE_TRIES):
+        try:
+            _write_once(path, values)
+        except OSError:
+            time.sleep(_WRITE_PAUSE)
+        else:
+            return
+
+
+def _write_once(path: str, values: dict[str, object]) -> None:
     fresh = f"{path}.{os.getpid()}"
     with open(fresh, "w", encoding="utf-8") as file:
         json.dump({"version": _VERSION, **values}, file)

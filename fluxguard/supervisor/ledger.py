@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +21,7 @@ class Event:
     """One line of the ledger."""
 
     kind: str
-    """job, plan, attempt, spawned, adopted, ended, incident, decision, finished, stopped, fresh."""
+    """job, plan, attempt, spawned, adopted, ended, incident, decision, finished or stopped."""
     at: float
     """Seconds since the epoch."""
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -26,32 +29,75 @@ class Event:
 
 Subscriber = Callable[[Event], None]
 
+_log = logging.getLogger(__name__)
+
+_RESERVE = 1 << 16
+"""Bytes kept beside the ledger, given back to a full disk so that how it filled can still be written down."""
+
+_NEEDED = {
+    "job": frozenset({"hardened", "weights"}),
+    "plan": frozenset({"planned_steps", "batches_per_epoch", "accumulation"}),
+    "attempt": frozenset({"attempt", "number", "start_step", "log_from"}),
+    "spawned": frozenset({"attempt", "keeper"}),
+    "ended": frozenset({"attempt", "step"}),
+    "incident": frozenset({"number", "cause", "step", "report"}),
+    "finished": frozenset({"attempt", "reason", "weights", "applied_steps"}),
+    "stopped": frozenset({"reason", "applied_steps"}),
+}
+
 
 class Ledger:
-    """Appends events to a file and tells subscribers; the file is the truth, the list a copy of it."""
+    """Appends events to a file and tells subscribers.
+
+    A full disk or a dead terminal must not end the supervision of a training that lives: an event that cannot be
+    written stays in memory, and a subscriber that fails is told nothing more.
+    """
 
     def __init__(self, path: Path, clock: Clock, subscribers: tuple[Subscriber, ...] = ()) -> None:
         self._path = path
         self._clock = clock
-        self._subscribers = subscribers
+        self._subscribers = list(subscribers)
         self.events: list[Event] = read(path)
+        self._reserve = path.with_suffix(".reserve")
+        with contextlib.suppress(OSError):
+            self._reserve.write_bytes(bytes(_RESERVE))
 
     def add(self, kind: str, **values: Any) -> Event:
-        """Append one event, durable before this returns. Raises OSError on a full disk."""
+        """Append one event, durable before this returns unless the disk does not let it."""
         event = Event(kind, self._clock.wall(), values)
-        line = json.dumps({"version": VERSION, "event": kind, "at": event.at, **values}, ensure_ascii=False)
-        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        line = json.dumps({"version": VERSION, "event": kind, "at": event.at, **values}) + "\n"
+        try:
+            self._append(line.encode())
+        except OSError as error:
+            self._reserve.unlink(missing_ok=True)  # kept for this moment
+            try:
+                self._append(line.encode())
+            except OSError:
+                _log.warning("the ledger cannot be written (%s): %s is known to this process only", error, kind)
+        self.events.append(event)
+        self._tell(event)
+        return event
+
+    def _append(self, line: bytes) -> None:
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             # A torn line of a supervisor that died in the middle must not swallow this one.
-            torn = os.fstat(fd).st_size > 0 and not _ends_whole(self._path)
-            os.write(fd, (("\n" if torn else "") + line + "\n").encode())
+            size = os.lseek(fd, 0, os.SEEK_END)
+            if size and _byte_at(fd, size - 1) != b"\n":
+                line = b"\n" + line
+            if os.write(fd, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(fd)
         finally:
             os.close(fd)
-        self.events.append(event)
-        for subscriber in self._subscribers:
-            subscriber(event)
-        return event
+
+    def _tell(self, event: Event) -> None:
+        for subscriber in tuple(self._subscribers):
+            try:
+                subscriber(event)
+            except (OSError, ValueError):  # a terminal that is gone, or one that cannot show a character
+                self._subscribers.remove(subscriber)
+                _log.warning("a listener failed and is told nothing more")
 
     def last(self, kind: str) -> Event | None:
         """Return the newest event of this kind."""
@@ -59,23 +105,25 @@ class Ledger:
 
 
 def read(path: Path) -> list[Event]:
-    """Return the events in a ledger; lines that a crash has torn are passed over."""
+    """Return the events in a ledger; lines that are torn, foreign or of another version are passed over."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError:
         return []
-    events = []
-    for line in lines:
-        try:
-            values = json.loads(line)
-            events.append(Event(values.pop("event"), float(values.pop("at")), values))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
-        values.pop("version", None)
-    return events
+    return [event for line in lines if (event := _event(line)) is not None]
 
 
-def _ends_whole(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
+def _event(line: bytes) -> Event | None:
+    try:
+        values = json.loads(line)
+        kind, at = values.pop("event"), float(values.pop("at"))
+        if values.pop("version") != VERSION or not _NEEDED.get(kind, frozenset()) <= values.keys():
+            return None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return Event(kind, at, values)
+
+
+def _byte_at(fd: int, position: int) -> bytes:
+    os.lseek(fd, position, os.SEEK_SET)
+    return os.read(fd, 1)

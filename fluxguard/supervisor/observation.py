@@ -26,6 +26,11 @@ class Exit:
     at: float = 0.0
     """Seconds since the epoch."""
 
+    @property
+    def unknown(self) -> bool:
+        """Whether nobody saw how it ended: its keeper was gone before."""
+        return self.code is None and self.signal is None and self.error is None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
@@ -64,7 +69,6 @@ class Observation:
 class History:
     """What the looks so far add up to."""
 
-    first: Observation
     last: Observation
     progress_at: float
     """When the last progress or beat was seen, monotonic seconds."""
@@ -81,7 +85,7 @@ class History:
     @classmethod
     def begun(cls, seen: Observation) -> History:
         """Start a history with one look."""
-        return cls(first=seen, last=seen, progress_at=seen.now, sign_at=seen.now)
+        return cls(last=seen, progress_at=seen.now, sign_at=seen.now)
 
     def then(self, seen: Observation) -> History:
         """Return the history with one more look."""

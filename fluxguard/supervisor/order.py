@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tomlkit
@@ -19,11 +19,12 @@ from fluxguard.launch.flags import Flags, final_weights
 from fluxguard.launch.trainer import Trainer, find
 from fluxguard.limits import Limits
 from fluxguard.rundir import FOLDER, RunDir, read_json, write_json
-from fluxguard.supervisor import status
+from fluxguard.supervisor import attempt as attempts
+from fluxguard.supervisor import ledger, status
 from fluxguard.supervisor.states import Plan
 from fluxguard.supervisor.trainee import Trainee
 
-_ASIDE = ("*.safetensors", "*-state", "sample", FOLDER)
+_ASIDE = ("*.safetensors", "*-state", "sample")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +104,8 @@ def _order(
     trainer, flags = _with_output_dir(trainer, output_dir)
     flags.check()
     _refuse_own_resume(flags)
+    if flags.save_model_as != "safetensors":
+        raise InputError("command", "must be safetensors: nothing else can be verified", "--save_model_as")
     if flags.dataset_config is not None:
         dataset.check(flags.dataset_config, trainer.cwd)
     path = os.environ.get("PATH", "").split(os.pathsep)
@@ -150,6 +153,10 @@ def _trainee(trainer: Trainer, flags: Flags, python: Path, env: Mapping[str, str
     argv, added = command.supervised(trainer, flags)
 
     def resumed(start: command.StartPoint, plan: Plan) -> tuple[str, ...] | command.Refusal:
+        if not hardened and not _knows_initial_step(trainer):
+            return command.Refusal(
+                "this trainer is too old to be told where to go on (it has no --initial_step); use a newer checkout"
+            )
         found = command.resumed(
             argv, trainer, flags, start, hardened=hardened, steps_per_epoch=plan.steps_per_epoch or None
         )
@@ -171,22 +178,31 @@ def _trainee(trainer: Trainer, flags: Flags, python: Path, env: Mapping[str, str
     )
 
 
-def read_limits(path: Path | None, *, hardened: bool) -> Limits:
-    """Return the limits in a TOML or JSON file, else the defaults, doubled for a trainer that is not hardened.
+def _knows_initial_step(trainer: Trainer) -> bool:
+    """Whether a trainer has the flags by which an unhardened one resumes; sd-scripts before 0.9 has not."""
+    sources = (trainer.script, trainer.checkout / "train_network.py")
+    return any(path.is_file() and b"initial_step" in path.read_bytes() for path in sources)
+
+
+def read_limits(path: Path | None, *, hardened: bool, max_restarts: int | None = None) -> Limits:
+    """Return the limits in a TOML or JSON file over the defaults, which are doubled for a trainer that is not hardened.
 
     Raises InputError naming the file and the field.
     """
+    defaults = Limits() if hardened else Limits().doubled()
+    if max_restarts is not None:
+        defaults = replace(defaults, max_restarts=max_restarts)
     if path is None:
-        return Limits() if hardened else Limits().doubled()
+        return defaults
     try:
         if path.suffix == ".json":
-            return limits_file.read(path)
+            return limits_file.read(path, defaults)
         values = tomlkit.parse(path.read_text("utf-8")).unwrap()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(path, f"cannot be read ({error})", "--limits") from None
     except TOMLKitError as error:
         raise InputError(path, f"is not TOML ({error})", "--limits") from None
-    return Limits.from_mapping(values, str(path))
+    return Limits.from_mapping(values, str(path), defaults)
 
 
 def settle_job(order: Order, limits: Limits, *, fresh: bool) -> str:
@@ -212,16 +228,20 @@ def settle_job(order: Order, limits: Limits, *, fresh: bool) -> str:
 def start_fresh(run: RunDir) -> Path | None:
     """Move what earlier runs left in the output folder aside; return where it is now. Nothing is deleted.
 
-    Raises InputError while a run still goes on there.
+    For the owner of the run: what says who owns it stays. Raises InputError while a training still goes on there.
     """
-    seen = status.read(run)
-    if seen is not None and seen.state == "running":
-        raise InputError(run.output_dir, "its run still goes on; stop it first (fluxguard stop)", "--fresh")
+    attempt = attempts.last(run, ledger.read(run.ledger))
+    if attempt is not None and attempt.processes():
+        raise InputError(run.output_dir, "its training still goes on; stop it first (fluxguard stop)", "--fresh")
     found = [path for pattern in _ASIDE for path in run.output_dir.glob(pattern)]
-    if not found:
+    ours = [path for path in run.root.iterdir() if path not in (run.lock, run.owner)]
+    if not run.ledger.exists() and not found:
         return None
     aside = run.output_dir / time.strftime("old-%Y%m%d-%H%M%S")
-    aside.mkdir(parents=True)
+    (aside / FOLDER).mkdir(parents=True, mode=0o700)
     for path in found:
         shutil.move(path, aside / path.name)
+    for path in ours:
+        shutil.move(path, aside / FOLDER / path.name)
+    run.create()
     return aside

@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 
 from fluxguard.errors import RunOwned
 from fluxguard.rundir import RunDir, read_json, write_json
-from fluxguard.supervisor.processes import Identity
+from fluxguard.supervisor.identity import Identity
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def owned(run: RunDir) -> Iterator[None]:
         raise RunOwned(run.output_dir, other.pid if other else None) from None
     try:
         me = Identity.of(os.getpid())
-        write_json(run.owner, {"pid": os.getpid(), "started": me.started if me else 0.0})
+        write_json(run.owner, me.to_mapping() if me else {})
         yield
     finally:
         run.owner.unlink(missing_ok=True)
@@ -36,5 +36,5 @@ def owner(run: RunDir) -> Identity | None:
     note = read_json(run.owner)
     if note is None:
         return None
-    identity = Identity(int(note["pid"]), float(note["started"]))
-    return identity if identity.alive() else None
+    identity = Identity.from_mapping(note)
+    return identity if identity is not None and identity.alive() else None

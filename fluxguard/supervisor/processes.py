@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import signal
 import subprocess
@@ -17,33 +16,11 @@ import psutil
 
 from fluxguard.clock import Clock
 from fluxguard.rundir import ATTEMPT_VARIABLE
+from fluxguard.supervisor.identity import UNSEEN, Identity
 
-_log = logging.getLogger(__name__)
-
-_SAME_START = 1.0  # create times of one process differ by rounding between two readings
 _LADDER_LOOK = 0.05
-_GONE = (psutil.NoSuchProcess, psutil.ZombieProcess)
-
-
-@dataclass(frozen=True)
-class Identity:
-    """A process, beyond the reuse of its number."""
-
-    pid: int
-    started: float
-    """Seconds since the epoch."""
-
-    @classmethod
-    def of(cls, pid: int) -> Identity | None:
-        """Return the identity of the process that has this number now, or None."""
-        try:
-            return cls(pid, psutil.Process(pid).create_time())
-        except psutil.Error:
-            return None
-
-    def alive(self) -> bool:
-        """Whether this very process still runs; a zombie does not."""
-        return _live(self) is not None
+_KILL_AGAIN = 1.0
+NO_STACKS = "no stacks"
 
 
 @dataclass(frozen=True)
@@ -68,28 +45,19 @@ class Usage:
         return tuple(pid for pid, _, status in self.states if status == psutil.STATUS_DISK_SLEEP)
 
 
-def _live(identity: Identity) -> psutil.Process | None:
-    try:
-        process = psutil.Process(identity.pid)
-        same = abs(process.create_time() - identity.started) < _SAME_START
-        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-    except psutil.Error:
-        return None
-
-
 def of_attempt(attempt: str, keeper: Identity | None) -> list[Identity]:
     """Return every process of the attempt: descendants of its keeper, and whoever carries its uuid.
 
     The keeper itself is left out. The uuid finds processes that left the tree by setsid or lost their parents.
     """
     found: dict[int, Identity] = {}
-    root = _live(keeper) if keeper else None
+    root = keeper.process() if keeper else None
     if root is not None:
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(*UNSEEN):
             for child in root.children(recursive=True):
                 _add(found, child)
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
+        with contextlib.suppress(*UNSEEN):
             if process.pid not in found and process.environ().get(ATTEMPT_VARIABLE) == attempt:
                 _add(found, process)
     if keeper:
@@ -99,28 +67,51 @@ def of_attempt(attempt: str, keeper: Identity | None) -> list[Identity]:
 
 
 def _add(found: dict[int, Identity], process: psutil.Process) -> None:
-    with contextlib.suppress(psutil.Error):
+    with contextlib.suppress(*UNSEEN):
         if process.status() != psutil.STATUS_ZOMBIE:
-            found[process.pid] = Identity(process.pid, process.create_time())
+            identity = Identity.of(process.pid)
+            if identity is not None:
+                found[process.pid] = identity
 
 
-def usage(keeper: Identity) -> Usage | None:
-    """Return what the keeper's descendants used, or None when that cannot be seen."""
-    root = _live(keeper)
-    if root is None:
+def workers(identities: Iterable[Identity]) -> frozenset[int]:
+    """Return those that were forked off another of them to do the same program's work, as DataLoader workers are."""
+    lines: dict[int, tuple[int, list[str]]] = {}
+    for process in filter(None, (identity.process() for identity in identities)):
+        with contextlib.suppress(*UNSEEN):
+            lines[process.pid] = (process.ppid(), process.cmdline())
+    return frozenset(
+        pid for pid, (parent, line) in lines.items() if parent in lines and line and line == lines[parent][1]
+    )
+
+
+def names(identity: Identity, word: str) -> bool:
+    """Return whether a process holds a word in its command line."""
+    process = identity.process()
+    try:
+        return process is not None and any(word in part for part in process.cmdline())
+    except UNSEEN:
+        return False
+
+
+def usage(keeper: Identity | None, orphans: Iterable[Identity] = ()) -> Usage | None:
+    """Return what the keeper's descendants and these orphans used, or None when that cannot be seen."""
+    seen = [process for identity in orphans if (process := identity.process()) is not None]
+    root = keeper.process() if keeper else None
+    try:
+        seen += root.children(recursive=True) if root else []
+    except UNSEEN:
+        return None
+    if not seen:
         return None
     cpu, io, states = 0.0, 0, []
-    try:
-        children = root.children(recursive=True)
-    except psutil.Error:
-        return None
-    for child in children:
-        with contextlib.suppress(psutil.Error):
+    for child in seen:
+        with contextlib.suppress(*UNSEEN):
             with child.oneshot():
                 times = child.cpu_times()
                 cpu += times.user + times.system
                 states.append((child.pid, child.name(), str(child.status())))
-                counters = child.io_counters()
+                counters = child.io_counters()  # type: ignore[attr-defined,unused-ignore] # not on macOS
             io += getattr(counters, "read_chars", counters.read_bytes)
             io += getattr(counters, "write_chars", counters.write_bytes)
     return Usage(cpu, io, tuple(states))
@@ -155,11 +146,11 @@ def end(find: Callable[[], list[Identity]], clock: Clock, *, grace: float, reap:
         if "SIGKILL" not in rungs:
             rungs.append("SIGKILL")
         for identity in living:
-            process = _live(identity)
-            with contextlib.suppress(*_GONE, psutil.AccessDenied):
+            process = identity.process()
+            with contextlib.suppress(*UNSEEN):
                 if process is not None:
                     process.kill()
-        living = _wait(find, living, clock, 20 * _LADDER_LOOK)
+        living = _wait(find, living, clock, _KILL_AGAIN)
     return Ending(tuple(rungs), tuple(i.pid for i in living), clock.monotonic() - began)
 
 
@@ -175,15 +166,15 @@ def _wait(find: Callable[[], list[Identity]], living: list[Identity], clock: Clo
 
 def _signal(living: Iterable[Identity], name: str) -> None:
     number = getattr(signal, name, None)
-    for process in filter(None, map(_live, living)):
-        with contextlib.suppress(*_GONE, psutil.AccessDenied):
+    for process in filter(None, (identity.process() for identity in living)):
+        with contextlib.suppress(*UNSEEN):
             if number is not None:
                 process.send_signal(number)
 
 
 def _terminate(living: Iterable[Identity]) -> None:
-    for process in filter(None, map(_live, living)):
-        with contextlib.suppress(*_GONE, psutil.AccessDenied):
+    for process in filter(None, (identity.process() for identity in living)):
+        with contextlib.suppress(*UNSEEN):
             process.terminate()
 
 
@@ -226,23 +217,25 @@ def _let_go() -> None:
             process.returncode = 0
 
 
-def stacks(pids: Iterable[int], seconds: float) -> Iterator[tuple[int, str]]:
-    """Yield (pid, Python stacks) of each process that shows them within `seconds`; the rest say why they do not."""
+def stacks(pids: Iterable[int], clock: Clock, *, until: float) -> Iterator[tuple[int, str]]:
+    """Yield (pid, Python stacks) of each process; what does not show them before `until` (monotonic) says why."""
     beside = Path(sys.executable).with_name("py-spy.exe" if os.name == "nt" else "py-spy")
     program = str(beside) if beside.exists() else "py-spy"
     for pid in pids:
-        said = ""
+        said = f"{NO_STACKS}: no time left for them"
         # Blocking first, because it is exact; it fails on a stopped process, which the second reads.
         for extra in ([], ["--nonblocking"]):
+            left = until - clock.monotonic()
+            if left <= 0:
+                break
+            argv = [program, "dump", "--pid", str(pid), *extra]
             try:
-                done = subprocess.run(
-                    [program, "dump", "--pid", str(pid), *extra], capture_output=True, text=True, timeout=seconds
-                )
+                done = subprocess.run(argv, capture_output=True, encoding="utf-8", errors="replace", timeout=left)
             except (OSError, subprocess.TimeoutExpired) as error:
-                said = f"no stacks: {error}"
+                said = f"{NO_STACKS}: {error}"
                 continue
             if done.returncode == 0:
                 said = done.stdout
                 break
-            said = f"no stacks: {done.stderr.strip() or 'py-spy failed'}"
+            said = f"{NO_STACKS}: {done.stderr.strip() or 'py-spy failed'}"
         yield pid, said

@@ -32,11 +32,39 @@ def planned(ledger: Ledger, accumulation: int) -> Plan:
 def stopped(run: RunDir, ledger: Ledger, plan: Plan, reason: str) -> str:
     """Record that a run is stopped, and from where it can go on; return the whole reason."""
     states.seal(run, plan, since=began(ledger))
-    step = states.newest_step(run)
+    newest = next(states.verified(run, plan, []), None)
+    step = newest.true_step if newest else 0
     reason += f"; the state of step {step} resumes it" if step else "; it resumes from the beginning"
     run.stop.unlink(missing_ok=True)
     ledger.add("stopped", reason=reason, applied_steps=step)
     return reason
+
+
+def plan(ledger: Ledger, plan: Plan) -> None:
+    """Record what is known of the arithmetic of a run."""
+    ledger.add(
+        "plan",
+        planned_steps=plan.planned_steps,
+        batches_per_epoch=plan.batches_per_epoch,
+        accumulation=plan.accumulation,
+    )
+
+
+def hardened(events: Sequence[Event]) -> bool:
+    """Return whether the trainer of a run is hardened."""
+    job = next((event for event in reversed(events) if event.kind == "job"), None)
+    return bool(job and job.values["hardened"])
+
+
+def accumulation(events: Sequence[Event]) -> int:
+    """Return the batches of one optimizer step."""
+    job = next((event for event in reversed(events) if event.kind == "job"), None)
+    return int(job.values.get("accumulation", 1)) if job else 1
+
+
+def incidents(events: Sequence[Event]) -> int:
+    """Return how many incidents there were."""
+    return sum(event.kind == "incident" for event in events)
 
 
 def setbacks(events: Sequence[Event]) -> list[Setback]:

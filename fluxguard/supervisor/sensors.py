@@ -8,7 +8,8 @@ from fluxguard.rundir import RunDir
 from fluxguard.supervisor import processes
 from fluxguard.supervisor.attempt import Attempt
 from fluxguard.supervisor.evidence import last_words
-from fluxguard.supervisor.observation import Observation
+from fluxguard.supervisor.identity import Identity
+from fluxguard.supervisor.observation import Exit, Observation
 from fluxguard.supervisor.output import Shown, Tail, shown_after
 
 
@@ -21,15 +22,18 @@ class Sensors:
         self._clock = clock
         self._shown = Shown()
         self._beats = heartbeat.path_for(run.beats(), 0)
+        self._orphans: list[Identity] = []
         self.tail = Tail(run.log, attempt.log_from)
 
     def look(self, *, sample: bool = False) -> Observation:
         """Return what is to be seen now; `sample` also counts what the processes use, which costs more."""
-        # The exit first: what was written before the end is then read in the same look.
-        ended = self._attempt.exit(self._run)
+        # The exit first: what was written before the end is then read in the same look, however much it is.
+        ended = self._ended()
         beat = heartbeat.read(self._beats)
-        self._shown = shown_after(self._shown, self.tail.read())
-        keeper = self._attempt.keeper
+        while lines := self.tail.read():
+            self._shown = shown_after(self._shown, lines)
+            if ended is None:
+                break
         return Observation(
             now=self._clock.monotonic(),
             exit=ended,
@@ -37,5 +41,14 @@ class Sensors:
             shown=self._shown,
             output=self.tail.position,
             spoken=last_words(self._run, self._attempt) is not None,
-            usage=processes.usage(keeper) if sample and keeper else None,
+            usage=processes.usage(self._attempt.keeper, self._orphans) if sample else None,
         )
+
+    def _ended(self) -> Exit | None:
+        """Return how the attempt ended. A trainer that lost its keeper, which is ours, goes on until it is gone."""
+        ended = self._attempt.exit(self._run)
+        if ended is None or not ended.unknown:
+            return ended
+        if not any(orphan.alive() for orphan in self._orphans):
+            self._orphans = self._attempt.processes()
+        return None if self._orphans else ended

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import struct
 import zipfile
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +22,6 @@ _log = logging.getLogger(__name__)
 
 _FILES = ("train_state.json", "model.safetensors", "optimizer.bin", "scheduler.bin", "random_states_0.pkl")
 """What accelerate leaves in a state of a LoRA training, in the order it is written; fewer means it was cut short."""
-_BROKEN = "broken"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,35 +68,67 @@ def true_step(current_epoch: int, current_step: int, steps_per_epoch: int) -> in
     return (current_epoch - 1) * steps_per_epoch + (current_step - 1) % steps_per_epoch + 1
 
 
-def seal(run: RunDir, plan: Plan, *, since: float) -> list[str]:
+@dataclass(frozen=True)
+class Sealed:
+    """What sealing did."""
+
+    steps: tuple[int, ...] = ()
+    """The true steps of the states that were sealed."""
+    aside: tuple[str, ...] = ()
+    """What was set aside, with the reason, in words."""
+
+
+def seal(run: RunDir, plan: Plan, *, since: float) -> Sealed:
     """Move every whole state of the output folder into the run directory, named by its true step.
 
     Only while no trainer lives: upstream writes states in place under names that collide, and removes old ones. A state
     that is not whole is set aside; one from before `since` (seconds since the epoch) belongs to another training and is
-    left where it is. Return what was set aside, with the reason, in words.
+    left where it is.
     """
-    aside = []
-    # Between the two renames of a save that replaces a state, the old one lies whole under a hidden name.
-    for folder in sorted([*run.output_dir.glob("*-state"), *run.output_dir.glob(".*-state.old")]):
-        if not folder.is_dir() or folder.is_symlink() or _written_at(folder) < since:
-            continue
-        if not plan.steps_per_epoch and not (folder / manifest.NAME).exists():
-            continue  # its true step cannot be known yet; it may become known
+    steps, aside = [], []
+    for folder in _candidates(run):
         try:
+            if _written_at(folder) < since:
+                continue
+            if not plan.steps_per_epoch and not (folder / manifest.NAME).exists():
+                continue  # its true step cannot be known yet; it may become known
             sealed = _sealed(folder, plan)
+            _move_in(run, folder, sealed.true_step)
+            steps.append(sealed.true_step)
         except StateUnusable as unusable:
             aside.append(str(unusable))
             _set_aside(run, folder)
-            continue
-        target = run.states / f"step-{sealed.true_step:08d}"
-        if target.exists():
-            # One of the two must go; both embody the same steps, and the older one has verified before.
-            shutil.rmtree(folder)
+        except OSError as error:  # a share that does not answer, a folder that went away: the next state is tried
+            aside.append(f"{folder}: {error}")
+    return Sealed(tuple(steps), tuple(aside))
+
+
+def _candidates(run: RunDir) -> list[Path]:
+    """Return what may be a whole state, and clear away what a hardened trainer left half written.
+
+    A kill between the writing of a manifest and the rename, or between the two renames of a save that replaces a state,
+    leaves a whole one under a hidden name.
+    """
+    hidden = [*run.output_dir.glob(".*-state.old"), *run.output_dir.glob(".*-state.partial")]
+    whole = [folder for folder in hidden if (folder / manifest.NAME).exists()]
+    for folder in hidden:
+        if folder not in whole:
+            shutil.rmtree(folder, ignore_errors=True)
+    found = sorted([*run.output_dir.glob("*-state"), *whole])
+    return [folder for folder in found if folder.is_dir() and not folder.is_symlink()]
+
+
+def _move_in(run: RunDir, folder: Path, step: int) -> None:
+    target = run.states / f"step-{step:08d}"
+    if target.exists():
+        try:
+            manifest.verify(target)
+        except StateUnusable:
+            _set_aside(run, target)
         else:
-            folder.rename(target)
-    for partial in run.output_dir.glob(".*-state.partial"):
-        shutil.rmtree(partial, ignore_errors=True)
-    return aside
+            _set_aside(run, folder)  # both embody the same steps
+            return
+    folder.rename(target)
 
 
 def verified(run: RunDir, plan: Plan, aside: list[str]) -> Iterator[State]:
@@ -121,12 +154,6 @@ def prune(run: RunDir, keep: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def newest_step(run: RunDir) -> int:
-    """Return the most true steps that a sealed state names; 0 without one."""
-    numbers = (folder.name.removeprefix("step-") for folder in run.states.glob("step-*[0-9]"))
-    return max((int(number) for number in numbers if number.isdigit()), default=0)
-
-
 def _written_at(folder: Path) -> float:
     return max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
 
@@ -135,9 +162,14 @@ def _sealed(folder: Path, plan: Plan) -> manifest.Manifest:
     """Return the manifest of a whole state, writing one for a state of an unhardened trainer."""
     if (folder / manifest.NAME).exists():
         return manifest.verify(folder)
-    _whole(folder)
+    try:
+        _whole(folder)
+    except (RuntimeError, ValueError, zlib.error, struct.error) as error:  # what zipfile makes of flipped bits
+        raise StateUnusable(folder, f"is broken ({error})") from None
     epoch, step = _train_state(folder)
     true = true_step(epoch, step, plan.steps_per_epoch)
+    if plan.planned_steps and true > plan.planned_steps:
+        raise StateUnusable(folder, f"train_state.json names step {true} of {plan.planned_steps}")
     in_epoch = true - (epoch - 1) * plan.steps_per_epoch
     made = manifest.Manifest(
         true_step=true,
@@ -185,20 +217,22 @@ def _train_state(folder: Path) -> tuple[int, int]:
     try:
         values = json.loads((folder / "train_state.json").read_bytes())
         epoch, step = int(values["current_epoch"]), int(values["current_step"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         raise StateUnusable(folder, "train_state.json cannot be read") from None
-    if epoch < 1:
-        raise StateUnusable(folder, f"train_state.json names epoch {epoch}")
+    if epoch < 1 or step < 1:
+        raise StateUnusable(folder, f"train_state.json names epoch {epoch}, step {step}")
     return epoch, step
 
 
 def _set_aside(run: RunDir, folder: Path) -> None:
-    """Keep a state that does not verify out of every search, without losing it."""
-    place = run.root / _BROKEN
-    place.mkdir(exist_ok=True)
-    taken: Iterable[str] = {path.name for path in place.iterdir()}
-    name = next(n for n in (f"{folder.name}.{i}" for i in range(len(list(taken)) + 1)) if n not in set(taken))
-    folder.rename(place / name)
+    """Keep a state out of every search, without losing it; one that cannot even be moved is left."""
+    try:
+        run.aside.mkdir(exist_ok=True)
+        taken = {path.name for path in run.aside.iterdir()}
+        name = next(n for n in (f"{folder.name}.{i}" for i in range(len(taken) + 1)) if n not in taken)
+        folder.rename(run.aside / name)
+    except OSError as error:
+        _log.warning("%s cannot be set aside: %s", folder, error)
 
 
 def with_plan(plan: Plan, *, planned_steps: int, batches_per_epoch: int) -> Plan:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from fluxguard import heartbeat
@@ -61,16 +60,15 @@ def read(run: RunDir) -> Status | None:
     events = ledger.read(run.ledger)
     if not events:
         return None
-    attempt = attempts.last(events)
+    attempt = attempts.last(run, events)
     watched = owner(run) is not None
-    running = attempt is not None and not attempts.closed(events, attempt.uuid) and attempt.exit(run) is None
+    running = attempt is not None and not attempts.closed(events, attempt.uuid) and _lives(run, attempt)
     shown, lines = _output(run, attempt) if attempt else (Shown(), [])
     beat = heartbeat.read(heartbeat.path_for(run.beats(), 0))
     if attempt is None or beat is None or beat.attempt != attempt.mark:
         beat = None
     state, reason = _state(events, watched=watched, running=running)
-    start = attempt.start_step if attempt else 0
-    step = max(beat.step, start) if beat else start + shown.bar  # a beat may be older than the resume it announces
+    step = attempt.true_step(beat, shown, hardened=bool(_hardened(events))) if attempt else 0
     return Status(
         state=state,
         watched=watched,
@@ -91,10 +89,17 @@ def read(run: RunDir) -> Status | None:
     )
 
 
+def _lives(run: RunDir, attempt: attempts.Attempt) -> bool:
+    ended = attempt.exit(run)
+    # Without its keeper, which is ours, a trainer still trains.
+    return ended is None or (ended.unknown and bool(attempt.processes()))
+
+
 def _state(events: Sequence[Event], *, watched: bool, running: bool) -> tuple[str, str]:
-    last = next((e for e in reversed(events) if e.kind in ("finished", "stopped", "attempt")), None)
+    kinds = ("finished", "stopped", "attempt", "job") if watched else ("finished", "stopped", "attempt")
+    last = next((e for e in reversed(events) if e.kind in kinds), None)
     if last is not None and last.kind in ("finished", "stopped"):
-        return last.kind, str(last.values.get("reason", ""))
+        return last.kind, str(last.values["reason"])
     if running:
         return "running", "training" if watched else "training, but nobody watches: run `fluxguard supervise` again"
     if watched:
@@ -156,8 +161,3 @@ def _output(run: RunDir, attempt: attempts.Attempt) -> tuple[Shown, list[str]]:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def report_path(run: RunDir, number: int) -> Path:
-    """Return where the report of an incident lies."""
-    return run.incidents / f"{number:04d}" / "report.md"

@@ -2,50 +2,80 @@
 
 from __future__ import annotations
 
+from fluxguard import limits as limits_file
 from fluxguard.clock import Clock
 from fluxguard.errors import InputError
-from fluxguard.limits import Limits
+from fluxguard.limits import Limits, WatchLimits
 from fluxguard.rundir import RunDir, write_json
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import processes, status
-from fluxguard.supervisor.ledger import Ledger
+from fluxguard.supervisor import processes, record, states, status
+from fluxguard.supervisor.ledger import Event, Ledger, read
 from fluxguard.supervisor.ownership import owned, owner
-from fluxguard.supervisor.record import planned, stopped
+from fluxguard.supervisor.sensors import Sensors
 
 _LOOK = 0.1
 
 
-def stop(run: RunDir, clock: Clock, limits: Limits) -> str:
-    """Stop a run and return why and how it can go on.
+def stop(run: RunDir, clock: Clock) -> str:
+    """Stop a run and return why and how it can go on; a finished one is left as it is.
 
     Raises InputError when there is no run, or when its supervisor does not do it within the time of its kill ladder.
     """
     seen = status.read(run)
     if seen is None:
         raise InputError(run.output_dir, "holds no run of fluxguard")
-    if owner(run) is None:
-        if seen.state == "finished":
-            return seen.reason
-        with owned(run):
-            return _in_its_place(run, clock, limits)
+    watch = _limits(run).watch
+    if owner(run) is not None:
+        return _by_its_supervisor(run, clock, watch)
+    if seen.state == "finished":
+        return seen.reason
+    with owned(run):
+        return _in_its_place(run, clock, watch)
+
+
+def _limits(run: RunDir) -> Limits:
+    try:
+        return limits_file.read(run.limits)
+    except (OSError, InputError):
+        return Limits()
+
+
+def _by_its_supervisor(run: RunDir, clock: Clock, watch: WatchLimits) -> str:
+    before = len(read(run.ledger))
     write_json(run.stop, {"at": clock.wall()})
-    watch = limits.watch
     ladder = watch.grace + watch.reap + 2 * watch.evidence + watch.settle
     deadline = clock.monotonic() + ladder
     while clock.monotonic() < deadline:
         clock.sleep(_LOOK)
+        if ended := _ended(read(run.ledger)[before:]):
+            return str(ended.values["reason"])
+        if owner(run) is None:
+            with owned(run):
+                return _in_its_place(run, clock, watch)
         if (now := status.read(run)) and now.phase == "saving":
             deadline = clock.monotonic() + ladder  # its supervisor lets the save end first
-        if owner(run) is None or not run.stop.exists():
-            after = status.read(run)
-            return after.reason if after else ""
     raise InputError(run.output_dir, "its supervisor did not stop it in time; try again, or end its processes")
 
 
-def _in_its_place(run: RunDir, clock: Clock, limits: Limits) -> str:
+def _ended(events: list[Event]) -> Event | None:
+    return next((event for event in reversed(events) if event.kind in ("stopped", "finished")), None)
+
+
+def _in_its_place(run: RunDir, clock: Clock, watch: WatchLimits) -> str:
     ledger = Ledger(run.ledger, clock)
-    attempt = attempts.last(ledger.events)
+    plan = record.planned(ledger, record.accumulation(ledger.events))
+    attempt = attempts.last(run, ledger.events)
     if attempt is not None and not attempts.closed(ledger.events, attempt.uuid):
-        processes.end(attempt.processes, clock, grace=limits.watch.grace, reap=limits.watch.reap)
-        ledger.add("ended", attempt=attempt.uuid, code=None, signal=None, step=0)
-    return stopped(run, ledger, planned(ledger, 1), "stopped on request")
+        seen = Sensors(run, attempt, clock).look()
+        if seen.exit is not None and seen.exit.code == 0:
+            return "the training has ended by itself; `fluxguard supervise` verifies it"
+        processes.end(attempt.processes, clock, grace=watch.grace, reap=watch.reap)
+        attempts.forget(run, attempt.uuid)
+        plan = states.with_plan(
+            plan,
+            planned_steps=(seen.beat.total if seen.beat else 0) or seen.shown.planned,
+            batches_per_epoch=seen.shown.batches_per_epoch,
+        )
+        step = attempt.true_step(seen.beat, seen.shown, hardened=record.hardened(ledger.events))
+        ledger.add("ended", attempt=attempt.uuid, code=None, signal=None, step=step)
+    return record.stopped(run, ledger, plan, "stopped on request")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from fluxguard.limits import Limits
 from fluxguard.supervisor.detectors import Symptom, detect
 from fluxguard.supervisor.observation import History, Observation
 
+_log = logging.getLogger(__name__)
+
+_MOST_BLIND_LOOKS = 2000  # about ten minutes; then the training goes on unwatched, and `status` says so
 _SAMPLES_PER_PATIENCE = 10
 _SAMPLE_AT_MOST = 0.5
 _SAMPLE_AT_LEAST = 15.0
@@ -35,23 +39,35 @@ def watch(
     stop_asked: Callable[[], bool],
     seen: Callable[[Observation], None] = lambda _: None,
 ) -> Watched:
-    """Watch until a detector speaks or `stop_asked` says so; every look is shown to `seen`."""
+    """Watch until a detector speaks or `stop_asked` says so; every look is shown to `seen`.
+
+    A look that fails is one that saw nothing; only after a great many in a row its error is let through.
+    """
     history = History.begun(look(True))
     sampled_at = history.last.now
+    blind = 0
     while True:
-        seen(history.last)
         if symptom := detect(history, limits):
             return Watched(symptom, history)
         if stop_asked() and not _saving(history, limits):
             return Watched(None, history)
+        before = clock.monotonic()
         clock.sleep(limits.watch.look)
+        slept = clock.monotonic() - before
+        if slept > limits.watch.look + limits.watch.late:
+            history = history.shifted(slept, clock.monotonic())
         sample = clock.monotonic() - sampled_at >= _sample_every(history.last.phase, limits)
-        observation = look(sample)
-        if sample:
-            sampled_at = observation.now
-        gap = observation.now - history.last.now
-        if gap > limits.watch.look + limits.watch.late:
-            history = history.shifted(gap, observation.now)
+        try:
+            observation = look(sample)
+            seen(observation)
+        except Exception:  # our own failure must not harm a training, and what cannot be seen is not hung
+            blind += 1
+            _log.warning("a look failed", exc_info=blind == 1)
+            if blind > _MOST_BLIND_LOOKS:
+                raise
+            continue
+        blind = 0
+        sampled_at = observation.now if sample else sampled_at
         history = history.then(observation)
 
 

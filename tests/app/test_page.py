@@ -19,7 +19,6 @@ import pytest
 
 from fluxguard.clock import SystemClock
 from fluxguard.errors import InputError
-from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor import ledger, status, stopping
@@ -102,7 +101,7 @@ def training(tmp_path: Path) -> Iterator[Path]:
     script.write_text(f"export FAKE_STEP=0.1\nexport HF_TOKEN={TOKEN}\n{shlex.join(words)}\n")
     yield script
     with contextlib.suppress(InputError):
-        stopping.stop(RunDir(output_dir), SystemClock(), Limits())
+        stopping.stop(RunDir(output_dir), SystemClock())
 
 
 @pytest.fixture
@@ -192,7 +191,7 @@ def test_a_training_outlives_the_page_and_is_found_again(
     assert TOKEN not in json.dumps(told)
     page.press("fg-stop", str(run.output_dir))
     eventually(lambda: page.status()["status"]["state"] == "stopped" and owner(run) is None)
-    last = attempts.last(ledger.read(run.ledger))
+    last = attempts.last(run, ledger.read(run.ledger))
     assert last is not None
     assert last.processes() == []
 

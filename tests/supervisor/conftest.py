@@ -97,6 +97,6 @@ def fake(tmp_path: Path) -> Iterator[Callable[..., FakeRun]]:
 
     yield make
     for run in made:
-        last = attempts.last(Ledger(run.ledger, SystemClock()).events)
+        last = attempts.last(run, Ledger(run.ledger, SystemClock()).events)
         for identity in last.processes() if last else ():
             os.kill(identity.pid, 9)

@@ -60,9 +60,20 @@ def test_the_guard_may_ask_for_no_other_attempt() -> None:
 def test_a_stopped_worker_is_named() -> None:
     """One stopped process among others that wait for it."""
     usage = Usage(1.0, 0, ((5, "python", "sleeping"), (6, "python", "stopped")))
-    found = diagnose(IDLE, Evidence(usage=usage))
+    found = diagnose(IDLE, Evidence(usage=usage, workers=frozenset({6})))
     assert found.cause == "loader worker stopped"
     assert "Process 6" in found.words
+    assert diagnose(IDLE, Evidence(usage=usage)).cause == "trainer stopped"
+
+
+def test_an_old_line_does_not_decide() -> None:
+    """A warning at start-up that reads like a cause is not the cause of an end hours later."""
+    lines = ["ModuleNotFoundError: No module named 'triton'", *["steps: 1%"] * 50]
+    trace = ["Traceback (most recent call last):", '  File "x.py", line 1', "RuntimeError: CUDA error: unspecified"]
+    launcher = ["Traceback (most recent call last):", "subprocess.CalledProcessError: Command '['python']' died"]
+    found = diagnose(ENDED, Evidence(exit=Exit(code=1), lines=[*lines, *trace, *launcher]))
+    assert (found.cause, found.again) == ("GPU fault", True)
+    assert diagnose(IDLE, Evidence(lines=lines)).cause == "no progress (step)"
 
 
 def test_the_stacks_name_the_wait() -> None:

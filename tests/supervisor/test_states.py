@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from fluxguard import manifest
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import states
 from fluxguard.supervisor.states import Plan, true_step
@@ -85,7 +86,7 @@ def test_a_torn_state_falls_back_to_the_one_before(run: RunDir, name: str, how: 
     expected = 8 if (name, how) == ("model.safetensors", "flipped") else 4  # no checksum in there before it is sealed
     assert newest(run) == expected
     if expected == 4:
-        assert [path.name for path in (run.root / "broken").iterdir()] == ["x-step00000008-state.0"]
+        assert [path.name for path in run.aside.iterdir()] == ["x-step00000008-state.0"]
 
 
 def test_a_sealed_state_that_rots_is_found(run: RunDir) -> None:
@@ -104,7 +105,7 @@ def test_states_of_another_training_are_left_alone(run: RunDir) -> None:
     """What was there before the run began is not the run's."""
     old = state(run, "x-step00000004", 1, 4)
     later = old.stat().st_mtime + 100
-    assert states.seal(run, PLAN, since=later) == []
+    assert states.seal(run, PLAN, since=later) == states.Sealed()
     assert old.exists()
     assert next(states.verified(run, PLAN, []), None) is None
 
@@ -128,3 +129,45 @@ def test_two_states_of_one_step_become_one(run: RunDir) -> None:
     state(run, "x-000001", 1, 10)
     assert newest(run) == 10
     assert [path.name for path in run.states.iterdir()] == ["step-00000010"]
+
+
+def test_a_rotten_state_gives_way_to_a_fresh_one_of_its_step(run: RunDir) -> None:
+    """The one that verifies is kept, whichever came first."""
+    state(run, "x-step00000010", 1, 10)
+    states.seal(run, PLAN, since=0)
+    cut(run.states / "step-00000010" / "model.safetensors")
+    state(run, "x-000001", 1, 10)
+    assert newest(run) == 10
+
+
+@pytest.mark.parametrize(("epoch", "step"), [(99, 3), (1, -5), (0, 3), (1, 0)])
+def test_numbers_that_cannot_be_are_not_believed(run: RunDir, epoch: int, step: int) -> None:
+    """A flipped digit must not become a step beyond the plan."""
+    state(run, "x-step00000004", 1, 4)
+    state(run, "x-step00000008", epoch, step)
+    assert newest(run) == 4
+
+
+@pytest.mark.parametrize("offset", [6, 8, 10, 16])
+def test_flipped_bits_in_a_zip_header_are_found(run: RunDir, offset: int) -> None:
+    """zipfile answers them with errors of many kinds."""
+    state(run, "x-step00000004", 1, 4)
+    damaged = state(run, "x-step00000008", 1, 8) / "optimizer.bin"
+    data = bytearray(damaged.read_bytes())
+    start = data.index(b"PK\x01\x02") + offset
+    data[start] ^= 0xFF
+    damaged.write_bytes(data)
+    assert newest(run) == 4
+
+
+def test_a_partial_that_verifies_is_a_state(run: RunDir) -> None:
+    """A kill between the manifest and the rename loses nothing; one before the manifest leaves nothing."""
+    folder = state(run, "x-step00000008", 1, 8)
+    made = manifest.Manifest(
+        true_step=8, epoch=1, batch=8, world_size=1, batches_per_epoch=10, files=manifest.of_files(folder)
+    )
+    manifest.write(folder, made)
+    folder.rename(run.output_dir / ".x-step00000008-state.partial")
+    state(run, "y", 1, 9).rename(run.output_dir / ".y-state.partial")
+    assert newest(run) == 8
+    assert not (run.output_dir / ".y-state.partial").exists()

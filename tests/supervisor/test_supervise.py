@@ -9,8 +9,11 @@ from collections.abc import Callable
 import psutil
 import pytest
 
+from fluxguard.clock import SystemClock
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import status
+from fluxguard.supervisor import status, stopping
+from fluxguard.supervisor.ledger import Event
+from fluxguard.supervisor.states import Sealed
 from tests.supervisor.conftest import FakeRun
 
 pytestmark = pytest.mark.integration
@@ -108,7 +111,7 @@ def test_a_broken_state_is_set_aside_and_the_one_before_is_used(fake: MakeRun) -
     supervision = run.supervision()
     seal = supervision._seal
 
-    def tear_then_seal() -> list[str]:
+    def tear_then_seal() -> Sealed:
         for state in run.run.output_dir.glob("*00000008-state"):
             (state / "optimizer.bin").write_bytes((state / "optimizer.bin").read_bytes()[:900])
         return seal()
@@ -148,7 +151,7 @@ def test_a_stop_ends_everything_and_can_be_resumed(fake: MakeRun) -> None:
     run.run.stop.write_text("{}")
     thread.join(10)
     assert not outcomes[0].finished
-    last = attempts.last(supervision.ledger.events)
+    last = attempts.last(run.run, supervision.ledger.events)
     assert last is not None
     assert last.processes() == []
     assert run.supervision().to_the_end().finished
@@ -162,7 +165,7 @@ def test_a_kill_is_named_and_noticed_within_a_second(fake: MakeRun) -> None:
     thread = threading.Thread(target=supervision.to_the_end, daemon=True)
     thread.start()
     time.sleep(1.2)
-    last = attempts.last(supervision.ledger.events)
+    last = attempts.last(run.run, supervision.ledger.events)
     assert last is not None
     for identity in last.processes():
         psutil.Process(identity.pid).kill()
@@ -172,4 +175,94 @@ def test_a_kill_is_named_and_noticed_within_a_second(fake: MakeRun) -> None:
     assert seen.state == "finished"
     assert incidents(run) == ["killed from outside (SIGKILL)"]
     assert seen.incidents[0]["detected_after_s"] < 1
+    assert run.embodied() == ALL
+
+
+class Crashed(BaseException):
+    """Stands in for the SIGKILL of a supervisor."""
+
+
+@pytest.mark.parametrize("kind", ["attempt", "spawned", "plan", "ended", "incident", "decision", "finished", "adopted"])
+def test_a_supervisor_may_die_behind_any_event(fake: MakeRun, kind: str) -> None:
+    """Whatever was written last, the next supervisor brings the run to the same end."""
+    run = fake()
+    run.fault("hang", 10)
+    if kind == "adopted":
+        started = run.supervision()
+        started._start(started._restart())
+    first = run.supervision()
+
+    def crash(event: Event) -> None:
+        if event.kind == kind:
+            raise Crashed
+
+    first.ledger._subscribers.append(crash)
+    with pytest.raises(Crashed):
+        first.to_the_end()
+    second = run.supervision()
+    if kind == "finished":
+        assert second.ledger.events[-1].kind == "finished"
+    else:
+        assert second.to_the_end().finished
+    assert run.embodied() == ALL
+    left = attempts.last(run.run, second.ledger.events)
+    assert left is not None
+    assert left.processes() == []
+
+
+def test_a_dead_keeper_does_not_kill_its_trainer(fake: MakeRun) -> None:
+    """The keeper is ours: when it is gone, the trainer is watched without it and judged by what it leaves."""
+    run = fake(step=0.06)
+    supervision = run.supervision()
+    outcomes = []
+    thread = threading.Thread(target=lambda: outcomes.append(supervision.to_the_end()), daemon=True)
+    thread.start()
+    last = None
+    while last is None or last.keeper is None or not last.processes():
+        time.sleep(0.05)
+        last = attempts.last(run.run, supervision.ledger.events)
+    psutil.Process(last.keeper.pid).kill()
+    thread.join(15)
+    assert outcomes[0].finished
+    seen = status.read(run.run)
+    assert seen is not None
+    assert (seen.attempts, seen.incidents) == (1, [])
+    assert run.embodied() == ALL
+
+
+def test_a_trainer_that_ignores_sigterm_is_ended(fake: MakeRun) -> None:
+    """The ladder has a last rung."""
+    run = fake()
+    run.fault("hang", 10)
+    run.fault("stubborn", 0)
+    assert run.supervision().to_the_end().finished
+    assert run.embodied() == ALL
+
+
+def test_a_stop_during_an_incident_starts_no_other_attempt(fake: MakeRun) -> None:
+    """It is looked at before the next trainer loads its models."""
+    run = fake()
+    run.fault("hang", 10)
+    supervision = run.supervision()
+
+    def ask(event: Event) -> None:
+        if event.kind == "incident":
+            run.run.stop.write_text("{}")
+
+    supervision.ledger._subscribers.append(ask)
+    assert not supervision.to_the_end().finished
+    seen = status.read(run.run)
+    assert seen is not None
+    assert (seen.attempts, seen.state) == (1, "stopped")
+
+
+def test_a_run_that_nobody_watches_is_stopped_without_losing_its_plan(fake: MakeRun) -> None:
+    """What its supervisor did not live to see is read from the log."""
+    run = fake(step=0.05)
+    first = run.supervision()
+    first._start(first._restart())
+    while not list(run.run.output_dir.glob("*-state")):
+        time.sleep(0.05)
+    assert "resumes it" in stopping.stop(run.run, SystemClock())
+    assert run.supervision().to_the_end().finished
     assert run.embodied() == ALL

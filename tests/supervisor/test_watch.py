@@ -48,19 +48,42 @@ def test_a_save_is_let_end_before_a_stop() -> None:
     assert 60 <= now < 61
 
 
+class Suspended(FakeClock):
+    """A clock of a machine that sleeps for an hour, once, in the middle of a sleep of ours."""
+
+    slept = False
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, and for an hour more at 100 s."""
+        super().sleep(seconds)
+        if self.now > 100 and not self.slept:
+            self.slept = True
+            self.jump(3600)
+
+
 def test_a_suspended_machine_is_no_stall() -> None:
-    """An hour of sleep counts for no limit; a stall after it does."""
-    slept: list[bool] = []
+    """An hour of sleep counts for no limit, nor for the guard's own; a stall after it does."""
+    clock = Suspended(0.0)
 
-    def sleeping(clock: FakeClock) -> Observation:
-        if clock.now > 100 and not slept:
-            slept.append(True)
-            clock.jump(3600)
-        waiting = replace(BEAT, step=min(5, int(clock.now)), wait="block swap", deadline=90.0 if slept else 1e9)
-        moved_on = slept and clock.now > 3702
-        return look(clock.now, beat=replace(waiting, deadline=1e9) if moved_on else waiting, cpu=0.0)
+    def stalled(_: bool) -> Observation:
+        moved_on = not clock.slept or clock.now > 3702  # the guard moves its limits on, but not at once
+        beat = replace(BEAT, step=min(5, int(clock.now)), wait="block swap", deadline=1e9 if moved_on else 90.0)
+        return look(clock.now, beat=beat, cpu=0.0)
 
-    result, now = watched(sleeping)
+    result = watch(stalled, clock, LIMITS, stop_asked=lambda: False)
     assert result.symptom is not None
     assert result.symptom.kind in ("idle", "stuck")  # either limit is 300 s in this phase
-    assert 3600 + 300 < now < 3600 + 420
+    assert 3600 + 300 < clock.now < 3600 + 420
+
+
+def test_a_look_that_fails_saw_nothing() -> None:
+    """A share that does not answer for a while harms nobody; what is seen afterwards counts."""
+    clock = FakeClock(0.0)
+
+    def flaky(_: bool) -> Observation:
+        if 5 < clock.now < 100:
+            raise OSError(116, "Stale file handle")
+        return look(clock.now, beat=replace(BEAT, step=int(clock.now)), cpu=clock.now)
+
+    result = watch(flaky, clock, LIMITS, stop_asked=lambda: clock.now > 200)
+    assert result.symptom is None

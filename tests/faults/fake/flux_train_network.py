@@ -1,14 +1,15 @@
 """A trainer without a model: upstream's flags, files, output and run-local counting.
 
 Its weights list the steps they embody. Faults, by environment: FAKE_STEP seconds a step takes; FAKE_FAULTS a folder in
-which a file named `hang`, `raise`, `nan`, `spin` or `zero` (exit 0 at once), holding a step of this process, makes that
-happen there once.
+which a file named `hang`, `raise`, `nan`, `spin`, `stubborn` or `zero` (exit 0 at once), holding a step of this
+process, makes that happen there once.
 """
 
 import argparse
 import json
 import math
 import os
+import signal
 import struct
 import sys
 import threading
@@ -69,6 +70,8 @@ def main():
     for flag in ("save_state", "skip_until_initial_step"):
         parser.add_argument(f"--{flag}", action="store_true")
     args = parser.parse_args()
+    if fault("stubborn", 0):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     batches, gas = 10, args.gradient_accumulation_steps
     spe = math.ceil(batches / gas)
     planned = args.max_train_epochs * spe
