@@ -13,7 +13,7 @@ from fluxguard import heartbeat
 from fluxguard.clock import Clock
 from fluxguard.drill import workshop as workshops
 from fluxguard.drill.faults import Fault
-from fluxguard.drill.workshop import STEPS, Workshop
+from fluxguard.drill.workshop import EPOCHS, IMAGES, STEPS, Workshop
 from fluxguard.errors import FluxguardError
 from fluxguard.heartbeat import Beat
 from fluxguard.rundir import RunDir
@@ -101,11 +101,11 @@ def _inject(
     clock: Clock,
     tell: Callable[[str], None],
 ) -> None:
-    """Break the training once for each fault, spread over its steps, each in the middle of an epoch."""
+    """Break the training once for each fault, in the middle of one epoch after the other."""
     run = RunDir(workshop.output_dir)
     deadline = clock.monotonic() + _LONGEST
     for number, fault in enumerate(faults):
-        step = (number + 1) * STEPS // (len(faults) + 1) - 1
+        step = number % EPOCHS * IMAGES + IMAGES // 2 + 1
         while supervisor.poll() is None and clock.monotonic() < deadline:
             beat = _beat(run)
             if beat is not None and beat.step >= step and beat.phase == "step" and fault.inject(beat, workshop):

@@ -72,7 +72,7 @@ def decide(diagnosis: Diagnosis, setbacks: Sequence[Setback], limits: Limits) ->
             return Decision(action="stop", reason=reason)
     fruitless = len(_since_progress(setbacks))
     after = 0.0 if fruitless <= 1 and diagnosis.origin != MACHINE else _backoff(max(1, fruitless - 1), limits)
-    return Decision(action="restart", reason=f"{diagnosis.cause}: another attempt can end differently", after=after)
+    return Decision(action="restart", reason=f"another attempt can end differently ({diagnosis.cause})", after=after)
 
 
 def _since_progress(setbacks: Sequence[Setback]) -> Sequence[Setback]:
