@@ -14,6 +14,7 @@ PORT = 7860
 USER = "fluxguard"
 PASSWORD_VARIABLE = "FLUXGUARD_PASSWORD"
 INPUT = 2
+_PORTS = 1 << 16
 
 
 class Refused(Exception):
@@ -47,9 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="app.py", description="The web page of fluxguard.", allow_abbrev=False)
     parser.add_argument("--host", default="127.0.0.1", help="where to listen; others are let in by password only")
-    parser.add_argument("--port", type=int, default=PORT, help="default: %(default)s")
+    parser.add_argument("--port", type=_port, default=PORT, help="default: %(default)s")
     parser.add_argument("--password-file", type=Path, help=f"its first line is the password of the user `{USER}`")
     return parser.parse_args(argv)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < _PORTS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port (1 to {_PORTS - 1})")
+    return int(text)
 
 
 def _password(file: Path | None) -> str | None:

@@ -13,7 +13,7 @@ from . import markup, start, view
 from .desk import Desk
 from .view import Screen
 
-IN_A_TERMINAL = "write it as one plain command, or start it in a terminal by fluxguard supervise"
+IN_A_TERMINAL = "write it as one plain command, or in a terminal: fluxguard supervise --output-dir DIR -- COMMAND"
 _TICK = 1.0
 _DEMO, _SCRIPT = "Demo", "My own train.sh"
 _ABOUT_DEMO = "Trains a tiny model for about a minute on the processor: no graphics card, no download, nothing to pay."

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import shlex
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -32,6 +34,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"fluxguard {metadata.version('fluxguard-kit')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Say which version this is.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
 OutputDir = Annotated[Path, typer.Argument(help="The output folder of the run.", show_default=False)]
 
 
@@ -46,6 +64,10 @@ def main() -> None:
         code = _say(INPUT, str(error))
     except FluxguardError as error:
         code = _say(BAD, str(error))
+    except OSError as error:
+        full = error.errno == errno.ENOSPC
+        said = "the disk is full; free some space and give the same command again" if full else f"failed ({error})"
+        code = _say(BAD if full else OURS, said)
     except Exception as error:  # noqa: BLE001 - the last word of the command line: our own failure is said and coded
         code = _say(OURS, f"fluxguard itself failed ({type(error).__name__}: {error}); please report this")
     else:
@@ -92,7 +114,9 @@ def supervise(
     if not words:
         raise InputError("supervise", "name a train.sh, or a command behind `--`")
     if len(words) == 1 and output_dir is None:
-        order = orders.from_script(Path(words[0]), python=python, is_hardened=is_hardened)
+        order = orders.from_script(Path(words[0]), python=python, is_hardened=is_hardened, cwd=cwd)
+    elif words[0].endswith((".sh", ".bat")):
+        raise InputError("supervise", f"one train script is enough; what is {words[1]!r}?")
     else:
         order = orders.from_command(words, output_dir=output_dir, cwd=cwd, python=python, is_hardened=is_hardened)
     chosen = orders.read_limits(limits, hardened=order.hardened, max_restarts=max_restarts)
@@ -143,10 +167,11 @@ def _show(seen: dict[str, Any]) -> None:
     console = Console()
     table = Table(show_header=False, box=None)
     planned = seen["planned_steps"] or "?"
-    verified = "verified" if seen["weights"]["verified"] else "not verified"
+    verified = "verified" if seen["weights"]["verified"] else "not there yet, or not verified"
+    saved = f", {seen['applied_steps']} saved" if seen["state"] == "stopped" else ""
     rows = {
-        "state": f"{seen['state']}: {seen['reason']}",
-        "steps": f"{seen['applied_steps']} of {planned} (attempt {seen['attempts']})",
+        "state": seen["reason"] if seen["reason"].startswith(seen["state"]) else f"{seen['state']}: {seen['reason']}",
+        "steps": f"{seen['step']} of {planned}{saved} (attempt {seen['attempts']})",
         "phase": seen["phase"],
         "loss": seen["loss"],
         "weights": f"{seen['weights']['path']} ({verified})",
@@ -156,7 +181,9 @@ def _show(seen: dict[str, Any]) -> None:
             table.add_row(name, Text(str(value)))
     console.print(table)
     for number, incident in enumerate(seen["incidents"], 1):
-        print(f"incident {number} at step {incident['step']}: {incident['words']}\n  report: {incident['report']}")
+        print(f"incident {number} at step {incident['step']}: {incident['words']}")
+        if incident["report"]:
+            print(f"  report: {incident['report']}")
 
 
 @app.command()
@@ -214,6 +241,8 @@ def apply_patches(
     """Harden a checkout: waits bounded, states durable, resume exact."""
     from fluxguard import patching
 
+    if not checkout.is_dir():
+        raise InputError(checkout, "is no folder")
     if revert:
         print(f"restored {len(patching.revert(checkout))} files in {checkout}")
         _end(GOOD)

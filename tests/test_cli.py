@@ -223,3 +223,64 @@ def test_help_names_every_verb(command: Command) -> None:
     """The surface, frozen."""
     _, out, _ = command.run("--help")
     assert all(verb in out for verb in ("supervise", "status", "stop", "demo", "apply-patches", "app"))
+
+
+def test_a_script_of_fluxgym_is_run_from_its_root(command: Command) -> None:
+    """It writes no cd and a trainer relative to its own root, wherever it is started from."""
+    root = command.folder / "gym"
+    (root / "sd-scripts").mkdir(parents=True)
+    (root / "sd-scripts" / FAKE.name).write_text(FAKE.read_text())
+    script = root / "outputs" / "x" / "train.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text(
+        f"{shlex.quote(sys.executable)} sd-scripts/{FAKE.name} --output_dir {script.parent} --output_name x\n"
+    )
+    code, out, err = command.run("supervise", str(script))
+    assert (code, "finished and verified" in out) == (0, True), err
+    assert_one_line(command.run("supervise", "--cwd", "nowhere", str(script)), "--cwd", "nowhere")
+
+
+def test_a_command_that_trained_nothing_may_be_corrected(command: Command) -> None:
+    """A typo is corrected without --fresh."""
+    code, out, _ = command.run(*command.training("--sdpaa"))
+    assert code == 1
+    assert "--sdpaa" in out
+    assert command.status()["incidents"][0]["cause"] == "bad argument"
+    code, _, _ = command.run(*command.training())
+    assert code == 0
+
+
+def test_weights_that_are_gone_are_trained_again(command: Command) -> None:
+    """Finished once is not finished for ever."""
+    command.run(*command.training())
+    path = Path(command.status()["weights"]["path"])
+    path.write_bytes(path.read_bytes()[:100])
+    assert not command.status()["weights"]["verified"]
+    code, out, _ = command.run(*command.training())
+    assert code == 0
+    assert "from the state of step" in out
+    assert command.status()["weights"]["verified"]
+
+
+def test_a_damaged_state_is_named_when_an_older_one_is_used(command: Command) -> None:
+    """Nobody wonders where the steps went."""
+    first = command.start(*command.training("--max_train_epochs", "8"))
+    command.until(state="running", phase="step")
+    time.sleep(1)
+    command.run("stop", str(command.out))
+    first.communicate(timeout=OUTER)
+    newest = max((command.out / ".fluxguard" / "states").iterdir())
+    data = bytearray((newest / "optimizer.bin").read_bytes())
+    data[-100] ^= 1
+    (newest / "optimizer.bin").write_bytes(data)
+    code, out, _ = command.run(*command.training("--max_train_epochs", "8"))
+    assert code == 0
+    assert "optimizer.bin is not what was saved" in out
+    assert newest.name in out
+
+
+def test_an_output_folder_that_cannot_be_is_bad_input(command: Command) -> None:
+    """A file in its place, for instance."""
+    command.out.write_text("a file")
+    assert_one_line(command.run(*command.training()), str(command.out))
+    command.out.unlink()

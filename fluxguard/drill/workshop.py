@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from fluxguard import patching
+from fluxguard.errors import InputError
 from fluxguard.launch import trainsh
 from fluxguard.launch.script import Script
 
@@ -44,8 +46,11 @@ def prepare(
 ) -> Workshop:
     """Make a workshop in `folder`; one that is there already is used again. Takes about a second.
 
-    Runs of one folder share their data set and its caches. Raises OSError and PatchError.
+    Runs of one folder share their data set and its caches. Raises InputError without torch, OSError and PatchError.
     """
+    for needed in ("torch", "accelerate", "PIL"):
+        if importlib.util.find_spec(needed) is None:
+            raise InputError("demo", f"needs {needed}: {sys.executable} -m pip install -e '.[demo]'")
     folder = folder.resolve()
     output_dir, faults = folder / name, folder / "faults"
     for made in (output_dir, faults):

@@ -107,7 +107,8 @@ def _ends_elsewhere(flags: Flags, start: StartPoint, steps_per_epoch: int | None
     which = f"of {steps_per_epoch} steps" if steps_per_epoch else "whose length is not known"
     return Refusal(
         f"this trainer is not hardened, and after a resume it ends only with an epoch: {planned} steps are no whole "
-        f"number of epochs {which}, so it would train too many; give --max_train_epochs instead"
+        f"number of epochs {which}, so it would train too many; harden it (fluxguard apply-patches), or give "
+        "--max_train_epochs"
     )
 
 

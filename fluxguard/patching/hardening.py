@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fluxguard.errors import CheckoutChanged, PatchError, RuleMissed
+from fluxguard.errors import CheckoutChanged, InputError, PatchError, RuleMissed
 from fluxguard.patching import checkout as checkouts
 from fluxguard.patching.rewriting import EditFailed, Site, Unparsable, marks, rewrite
 from fluxguard.patching.rules import FOLDER, Rule, load_rules
@@ -212,8 +212,8 @@ def apply(
 
 
 def _apply_to_copy(root: Path, target: Path, *, partial: bool) -> Report:
-    if target.exists() and any(target.iterdir()):
-        raise PatchError(f"{target}: is there already and is not empty")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError("--to", f"{target} is there already and is not empty")
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:

@@ -85,6 +85,7 @@ def spawn(
     start_step: int,
     state: Path | None,
     kills_before: int,
+    notes: Sequence[str] = (),
 ) -> Attempt:
     """Start an attempt under a keeper; the ledger knows of it before it exists. Raises OSError.
 
@@ -101,6 +102,7 @@ def spawn(
         argv=list(shown_argv),
         log_from=log_from,
         kills_before=kills_before,
+        notes=list(notes),
     )
     marked = {**env, RUN_VARIABLE: str(run.root), ATTEMPT_VARIABLE: mark, LIMITS_VARIABLE: str(run.limits)}
     try:

@@ -12,8 +12,7 @@ from fluxguard.rundir import NEVER
 from fluxguard.supervisor.detectors import Symptom
 from fluxguard.supervisor.observation import Exit
 from fluxguard.supervisor.processes import Usage
-
-TRAINER, OUTSIDE, MACHINE, INPUT = "trainer", "outside", "machine", "input"
+from fluxguard.supervisor.signatures import INPUT, MACHINE, OUTSIDE, SIGNATURES, TRAINER, closing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +31,8 @@ class Evidence:
     """Python stacks by process."""
     step: int = 0
     """True steps when it happened."""
+    disk_full: bool = False
+    """Nothing can be written where the run saves, the trainer's own last words included."""
     out_of_memory: bool = False
     """The kernel killed something for memory since the attempt began."""
 
@@ -121,98 +122,6 @@ def _never(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
     )
 
 
-@dataclass(frozen=True)
-class _Signature:
-    """A line in the output that names its cause."""
-
-    pattern: re.Pattern[str]
-    cause: str
-    words: str
-    advice: str
-    origin: str
-    again: bool
-
-
-def _signature(pattern: str, cause: str, words: str, advice: str, origin: str, again: bool) -> _Signature:
-    return _Signature(re.compile(pattern), cause, words, advice, origin, again)
-
-
-_SIGNATURES = (
-    _signature(
-        r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED",
-        "GPU memory full",
-        "The GPU ran out of memory.",
-        "Swap more blocks (--blocks_to_swap), lower the resolution or the batch size, or close what else uses the GPU.",
-        MACHINE,
-        False,
-    ),
-    _signature(
-        r"No space left on device|\[Errno 28\]|Disk quota exceeded|os error 28",
-        "disk full",
-        "The disk is full.",
-        "Free some space, then start the run again: it resumes.",
-        MACHINE,
-        False,
-    ),
-    _signature(
-        r"error: (unrecognized arguments|argument |the following arguments|ambiguous option).*",
-        "bad argument",
-        "The trainer does not accept its command line: {line}",
-        "Correct the command.",
-        INPUT,
-        False,
-    ),
-    _signature(
-        r"^(\w+\.)*(ModuleNotFoundError|ImportError): .*",
-        "missing package",
-        "The trainer's environment is not complete: {line}",
-        "Install the package into the trainer's environment, or name the right one with --python.",
-        INPUT,
-        False,
-    ),
-    _signature(
-        r"^MemoryError|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory",
-        "system memory full",
-        "The machine ran out of memory (RAM, not the GPU's).",
-        "Use fp8 model files, fewer loader workers, or a machine with more RAM.",
-        MACHINE,
-        False,
-    ),
-    _signature(
-        r"CacheBroken: .*|BadZipFile: .*",
-        "cache file",
-        "A cache file is broken: {line}",
-        "If it comes again, delete the .npz files beside the images; they are made anew.",
-        TRAINER,
-        True,
-    ),
-    _signature(
-        r"^FileNotFoundError: .*",
-        "missing file",
-        "A file is missing: {line}",
-        "Put the file there, then start the run again.",
-        INPUT,
-        False,
-    ),
-    _signature(
-        r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (is killed|exited unexpectedly).*",
-        "loader worker killed",
-        "A DataLoader worker died: {line}",
-        "If it comes again: fewer workers, and more shared memory in a container (--shm-size).",
-        OUTSIDE,
-        True,
-    ),
-    _signature(
-        r"CUDA error: .*|cudaError\w+|NCCL (error|WARN).*|NVRM: Xid.*",
-        "GPU fault",
-        "The GPU or its driver failed: {line}",
-        "If it comes again: update the driver, lower the clocks, look at the temperature and the power supply.",
-        MACHINE,
-        True,
-    ),
-)
-
-
 def _killed(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
     number = evidence.exit.signal if evidence.exit else None
     if number is None:
@@ -244,12 +153,24 @@ def _killed(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
     )
 
 
+def _no_room(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    if symptom.kind != "ended" or not evidence.disk_full:
+        return None
+    return Diagnosis(
+        cause="disk full",
+        words="The disk that the training saves to is full.",
+        advice="Free some space, then start the run again with the same command: it resumes.",
+        origin=MACHINE,
+        again=False,
+    )
+
+
 def _read_signature(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
     if symptom.kind != "ended":
         return None
     # The latest line counts: a warning at start-up may read like the cause of an end that came hours later.
-    for line in reversed(_closing(evidence.lines)):
-        for signature in _SIGNATURES:
+    for line in reversed(closing(evidence.lines)):
+        for signature in SIGNATURES:
             if found := signature.pattern.search(line):
                 said = found[0].strip()
                 return Diagnosis(
@@ -263,33 +184,13 @@ def _read_signature(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
     return None
 
 
-_CLOSING_LINES = 30
-_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-
-
-def _closing(lines: Sequence[str]) -> Sequence[str]:
-    """Return the lines that tell how it ended: the trainer's last traceback with what it was chained to, else the end.
-
-    The launcher raises an error of its own behind the trainer's, which says nothing.
-    """
-    tracebacks = [index for index, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
-    if tracebacks and any("CalledProcessError" in line for line in lines[tracebacks[-1] :]):
-        lines = lines[: tracebacks.pop()]
-    if not tracebacks:
-        return lines[-_CLOSING_LINES:]
-    start = tracebacks.pop()
-    while tracebacks and any(text in line for line in lines[max(0, start - 2) : start] for text in _CHAINED):
-        start = tracebacks.pop()
-    return lines[start:]
-
-
 _ERROR = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Warning))(?:: .*)?$")
 
 
 def _raised(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
     if symptom.kind != "ended":
         return None
-    found = _last([line for line in _closing(evidence.lines) if "CalledProcessError" not in line], _ERROR)
+    found = _last([line for line in closing(evidence.lines) if "CalledProcessError" not in line], _ERROR)
     if found is None:
         return None
     return Diagnosis(
@@ -347,6 +248,7 @@ _RULES: tuple[Callable[[Symptom, Evidence], Diagnosis | None], ...] = (
     _could_not_start,
     _guard_spoke,
     _never,
+    _no_room,
     _killed,
     _read_signature,
     _raised,

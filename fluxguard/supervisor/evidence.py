@@ -37,6 +37,7 @@ def collect(
         usage=usage or (history.sampled.usage if history.sampled else None),
         workers=processes.workers(living),
         stacks=_stacks(run, living, seen, clock, limits) if living else {},
+        disk_full=machine.disk_full(run.output_dir),
         out_of_memory=machine.out_of_memory_kills() > attempt.kills_before,
     )
 

@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from fluxguard.clock import SystemClock
+from fluxguard.errors import InputError
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import ledger as ledgers
-from fluxguard.supervisor import order as orders
-from fluxguard.supervisor import processes
+from fluxguard.supervisor import processes, settling
 from fluxguard.supervisor.ledger import Ledger, Subscriber
 from fluxguard.supervisor.order import Order
-from fluxguard.supervisor.ownership import owned
+from fluxguard.supervisor.ownership import owned, owner
 from fluxguard.supervisor.supervise import Outcome, Supervision
 
 _LOG = "supervisor.log"
+_HAND_OVER_TAKES = 10.0
+_HAND_OVER_LOOK = 0.1
 _HANDED_OVER = "FLUXGUARD_HANDED_OVER"
 
 
@@ -32,15 +34,18 @@ def supervise(order: Order, limits: Limits, *, fresh: bool, tell: Subscriber, ag
     Then the run goes on: after the first two a detached supervisor takes over, started with the arguments `again`.
     Raises RunOwned and InputError.
     """
-    order.run.create()
+    try:
+        order.run.create()
+    except OSError as error:
+        raise InputError(order.run.output_dir, f"cannot be the output folder ({error.strerror})") from None
     leaving: list[str] = []
     with owned(order.run), _Leaving(leaving):
         if stopped := _stopped_meanwhile(order.run):
             return Outcome(False, stopped)
         if fresh:
-            orders.start_fresh(order.run)
+            settling.start_fresh(order.run)
         _forget_old_request(order.run)
-        if done := orders.settle_job(order, limits, fresh=fresh):
+        if done := settling.settle_job(order, limits, fresh=fresh):
             return Outcome(True, f"nothing to do: {done}")
         ledger = Ledger(order.run.ledger, SystemClock(), (tell,))
         ledger.add(
@@ -59,8 +64,17 @@ def supervise(order: Order, limits: Limits, *, fresh: bool, tell: Subscriber, ag
         )
         outcome = supervision.to_the_end()
     if outcome.left and "SIGTERM" not in leaving:
-        detached(order.run, again, handed_over=True)
+        _hand_over(order.run, again)
     return outcome
+
+
+def _hand_over(run: RunDir, again: Sequence[str]) -> None:
+    """Start the next supervisor, and leave when it has taken over."""
+    detached(run, again, handed_over=True)
+    clock = SystemClock()
+    until = clock.monotonic() + _HAND_OVER_TAKES
+    while owner(run) is None and clock.monotonic() < until:
+        clock.sleep(_HAND_OVER_LOOK)
 
 
 def _stopped_meanwhile(run: RunDir) -> str:

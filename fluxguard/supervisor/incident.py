@@ -45,8 +45,8 @@ class Incident:
     ending: Mapping[str, Any]
     figures: Mapping[str, Any]
     """What else was seen: processes, memory, disk, GPU."""
-    set_aside: Sequence[str] = ()
-    """States that did not verify."""
+    notes: Sequence[str] = ()
+    """Why newer states were not used."""
 
 
 def folder_for(run: RunDir, number: int) -> Path:
@@ -99,8 +99,8 @@ def markdown(incident: Incident, lines: Sequence[str] = ()) -> str:
         *(f"| {name} | {value} |" for name, value in incident.figures.items()),
         "",
     ]
-    if incident.set_aside:
-        parts += ["States that did not verify and were set aside:", "", *(f"- {s}" for s in incident.set_aside), ""]
+    if incident.notes:
+        parts += ["Newer states that were not used:", "", *(f"- {note}" for note in incident.notes), ""]
     if lines:
         parts += ["Last lines of the trainer:", "", "```", *lines[-_LINES_IN_REPORT:], "```", ""]
     return "\n".join(parts)
@@ -122,7 +122,7 @@ class Case:
     start_step: int
     """What the state holds from which the run goes on, or could."""
     figures: Mapping[str, Any]
-    set_aside: Sequence[str]
+    notes: Sequence[str]
 
 
 def of(case: Case) -> Incident:
@@ -146,5 +146,5 @@ def of(case: Case) -> Incident:
         symptom=asdict(case.symptom),
         ending=asdict(case.ending),
         figures=case.figures,
-        set_aside=tuple(case.set_aside),
+        notes=tuple(case.notes),
     )

@@ -17,6 +17,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _VERSION = 1
 _WRITE_TRIES = 600
 _WRITE_PAUSE = 1.0
+_RESERVED = 512
 
 
 def main(spawn_path: str) -> None:
@@ -24,6 +25,7 @@ def main(spawn_path: str) -> None:
     with open(spawn_path, encoding="utf-8") as file:
         spawn = json.load(file)
     _stay()
+    _reserve(spawn["exit"])
     try:
         log = os.open(spawn["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         trainer = subprocess.Popen(
@@ -80,10 +82,20 @@ def _write(path: str, values: dict[str, object]) -> None:
             return
 
 
+def _reserve(path: str) -> None:
+    """Take the room for a file now: when a disk is full, how the trainer ended must still be written."""
+    try:
+        with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
+            file.write(" " * _RESERVED)
+    except OSError:
+        return
+
+
 def _write_once(path: str, values: dict[str, object]) -> None:
     fresh = f"{path}.{os.getpid()}"
-    with open(fresh, "w", encoding="utf-8") as file:
-        json.dump({"version": _VERSION, **values}, file)
+    text = json.dumps({"version": _VERSION, **values}).ljust(_RESERVED)
+    with open(fresh, "r+" if os.path.exists(fresh) else "w", encoding="utf-8") as file:
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(fresh, path)

@@ -32,7 +32,7 @@ Subscriber = Callable[[Event], None]
 _log = logging.getLogger(__name__)
 
 _RESERVE = 1 << 16
-"""Bytes kept beside the ledger, given back to a full disk so that how it filled can still be written down."""
+"""Bytes kept beside the ledger."""
 
 _NEEDED = {
     "job": frozenset({"hardened", "weights"}),
@@ -69,7 +69,7 @@ class Ledger:
         try:
             self._append(line.encode())
         except OSError as error:
-            self._reserve.unlink(missing_ok=True)  # kept for this moment
+            self.give_way()
             try:
                 self._append(line.encode())
             except OSError:
@@ -77,6 +77,11 @@ class Ledger:
         self.events.append(event)
         self._tell(event)
         return event
+
+    def give_way(self) -> None:
+        """Give the reserve back to a full disk, so that how it filled can still be written down."""
+        with contextlib.suppress(OSError):
+            self._reserve.unlink(missing_ok=True)
 
     def _append(self, line: bytes) -> None:
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)

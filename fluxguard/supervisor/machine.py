@@ -17,6 +17,7 @@ from fluxguard.clock import Clock
 
 _GIB = 1 << 30
 _MEMORY_LOOK = 0.5
+_NO_ROOM = 1 << 18  # less than the smallest file of a state
 _VMSTAT = Path("/proc/vmstat")
 _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 _CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")
@@ -60,6 +61,14 @@ def gpus(seconds: float) -> list[dict[str, object]]:
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return []
     return cards if isinstance(cards, list) else []
+
+
+def disk_full(folder: Path) -> bool:
+    """Return whether next to nothing can be written in a folder."""
+    try:
+        return shutil.disk_usage(folder).free < _NO_ROOM
+    except OSError:
+        return False
 
 
 def figures(output_dir: Path, seconds: float) -> dict[str, str]:

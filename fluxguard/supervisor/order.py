@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,15 +14,11 @@ from fluxguard import limits as limits_file
 from fluxguard.errors import InputError
 from fluxguard.launch import command, dataset, interpreter, job, masking, trainsh
 from fluxguard.launch.flags import Flags, final_weights
-from fluxguard.launch.trainer import Trainer, find
+from fluxguard.launch.trainer import Trainer, find, script_index
 from fluxguard.limits import Limits
-from fluxguard.rundir import FOLDER, RunDir, read_json, write_json
-from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import ledger, status
+from fluxguard.rundir import RunDir
 from fluxguard.supervisor.states import Plan
 from fluxguard.supervisor.trainee import Trainee
-
-_ASIDE = ("*.safetensors", "*-state", "sample")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +31,19 @@ class Order:
     hardened: bool
 
 
-def from_script(path: Path, *, python: str | None, is_hardened: Callable[[Path], bool]) -> Order:
-    """Read a train.sh (or train.bat). Raises InputError naming the file and the line."""
+def from_script(
+    path: Path, *, python: str | None, is_hardened: Callable[[Path], bool], cwd: Path | None = None
+) -> Order:
+    """Read a train.sh (or train.bat). Raises InputError naming the file and the line.
+
+    It runs where its own `cd` says, from `cwd` or from here. FluxGym writes none, and a trainer relative to its own
+    root: then the folders above the script are searched for it.
+    """
     script = trainsh.parse(path, os.environ)
+    here = _folder(cwd)
     return _order(
         script.argv,
-        cwd=script.cwd or Path.cwd(),
+        cwd=here / script.cwd if script.cwd else cwd or _where_it_runs(script.argv, here, path.resolve()),
         output_dir=None,
         python=python,
         activate=script.activate,
@@ -61,9 +62,7 @@ def from_command(
     is_hardened: Callable[[Path], bool],
 ) -> Order:
     """Take a command as it stands. Raises InputError naming what is wrong with it."""
-    where = cwd or Path.cwd()
-    if not where.is_dir():
-        raise InputError("--cwd", f"{where} is no folder")
+    where = _folder(cwd)
     exports, words = _env_prefix(argv)
     return _order(
         words,
@@ -75,6 +74,20 @@ def from_command(
         source=job.COMMAND_LINE,
         is_hardened=is_hardened,
     )
+
+
+def _folder(cwd: Path | None) -> Path:
+    if cwd is not None and not cwd.is_dir():
+        raise InputError("--cwd", f"{cwd} is no folder")
+    return cwd or Path.cwd()
+
+
+def _where_it_runs(argv: Sequence[str], here: Path, script: Path) -> Path:
+    """Return the first folder, from here and then upwards from the script, in which the trainer is found."""
+    index = script_index(argv)
+    if index is None:
+        return here
+    return next((folder for folder in (here, *script.parents) if (folder / argv[index]).is_file()), here)
 
 
 def _env_prefix(argv: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -203,45 +216,3 @@ def read_limits(path: Path | None, *, hardened: bool, max_restarts: int | None =
     except TOMLKitError as error:
         raise InputError(path, f"is not TOML ({error})", "--limits") from None
     return Limits.from_mapping(values, str(path), defaults)
-
-
-def settle_job(order: Order, limits: Limits, *, fresh: bool) -> str:
-    """Write the frozen job, or make sure that the one that is there is the same; for the owner of the run.
-
-    Return why there is nothing to do, or an empty text. Raises InputError naming the field that changed.
-    """
-    run = order.run
-    written = read_json(run.job)
-    if written is not None and not fresh:
-        difference = job.changed(job.Job.from_mapping(written, str(run.job)), order.job)
-        if difference:
-            raise InputError(run.output_dir, f"{difference} (use --fresh to begin a new run)", "the job changed")
-        seen = status.read(run)
-        if seen is not None and seen.state == "finished":
-            return seen.reason
-    write_json(run.job, {**order.job.to_mapping(), "hardened": order.hardened})
-    write_json(run.limits, limits.to_mapping())
-    run.open_beats()
-    return ""
-
-
-def start_fresh(run: RunDir) -> Path | None:
-    """Move what earlier runs left in the output folder aside; return where it is now. Nothing is deleted.
-
-    For the owner of the run: what says who owns it stays. Raises InputError while a training still goes on there.
-    """
-    attempt = attempts.last(run, ledger.read(run.ledger))
-    if attempt is not None and attempt.processes():
-        raise InputError(run.output_dir, "its training still goes on; stop it first (fluxguard stop)", "--fresh")
-    found = [path for pattern in _ASIDE for path in run.output_dir.glob(pattern)]
-    ours = [path for path in run.root.iterdir() if path not in (run.lock, run.owner)]
-    if not run.ledger.exists() and not found:
-        return None
-    aside = run.output_dir / time.strftime("old-%Y%m%d-%H%M%S")
-    (aside / FOLDER).mkdir(parents=True, mode=0o700)
-    for path in found:
-        shutil.move(path, aside / path.name)
-    for path in ours:
-        shutil.move(path, aside / FOLDER / path.name)
-    run.create()
-    return aside

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fluxguard.limits import Limits
-from fluxguard.supervisor.diagnosis import MACHINE, OUTSIDE, TRAINER, Diagnosis
+from fluxguard.supervisor.diagnosis import Diagnosis
+from fluxguard.supervisor.signatures import MACHINE, OUTSIDE, TRAINER
 
 
 @dataclass(frozen=True, kw_only=True)

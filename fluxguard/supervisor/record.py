@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import states
-from fluxguard.supervisor.diagnosis import TRAINER
 from fluxguard.supervisor.ledger import Event, Ledger
 from fluxguard.supervisor.policy import Setback
+from fluxguard.supervisor.signatures import TRAINER
 from fluxguard.supervisor.states import Plan
 
 
@@ -29,25 +30,45 @@ def planned(ledger: Ledger, accumulation: int) -> Plan:
     )
 
 
-def stopped(run: RunDir, ledger: Ledger, plan: Plan, reason: str) -> str:
-    """Record that a run is stopped, and from where it can go on; return the whole reason."""
-    states.seal(run, plan, since=began(ledger))
+def stopped(run: RunDir, ledger: Ledger, plan: Plan, reason: str, *, reached: int = 0, refused: bool = False) -> str:
+    """Record that a run is stopped, and from where it can go on; return the whole reason.
+
+    `reached` are the true steps it had come to; `refused` says that its newest state is why it stopped.
+    """
+    sealed = states.seal(run, plan, since=began(ledger))
     newest = next(states.verified(run, plan, []), None)
     step = newest.true_step if newest else 0
-    reason += f"; the state of step {step} resumes it" if step else "; it resumes from the beginning"
-    run.stop.unlink(missing_ok=True)
+    again = f", {reached - step} steps will be trained again" if reached > step else ""
+    if refused:
+        way = f"The newest state is that of step {step}."
+    elif sealed.unread:
+        way = "Its newest state could not be looked at now; that is done when it starts again."
+    elif step:
+        way = f"The state of step {step} resumes it{again}."
+    else:
+        way = f"It starts again from the beginning{again}."
+    reason = f"{reason.rstrip('.')}. {way}"
+    with contextlib.suppress(OSError):
+        run.stop.unlink(missing_ok=True)
     ledger.add("stopped", reason=reason, applied_steps=step)
     return reason
 
 
-def plan(ledger: Ledger, plan: Plan) -> None:
-    """Record what is known of the arithmetic of a run."""
+def plan(ledger: Ledger, plan: Plan, doubt: str) -> None:
+    """Record what is known of the arithmetic of a run, and why it may not be resumable."""
     ledger.add(
         "plan",
         planned_steps=plan.planned_steps,
         batches_per_epoch=plan.batches_per_epoch,
         accumulation=plan.accumulation,
+        doubt=doubt,
     )
+
+
+def conclusion(events: Sequence[Event]) -> Event | None:
+    """Return how a run ended: its newest finished or stopped event, unless an attempt came after it."""
+    last = next((e for e in reversed(events) if e.kind in ("finished", "stopped", "attempt")), None)
+    return None if last is None or last.kind == "attempt" else last
 
 
 def hardened(events: Sequence[Event]) -> bool:

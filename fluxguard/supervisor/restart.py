@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from fluxguard.launch.command import Refusal, StartPoint
 from fluxguard.rundir import RunDir
@@ -19,8 +20,8 @@ class Restart:
     """Its command, or why no state can be resumed from exactly."""
     state: State | None
     """None from the beginning."""
-    set_aside: tuple[str, ...] = ()
-    """States that did not verify."""
+    notes: tuple[str, ...] = ()
+    """Why newer states are not used, in words."""
 
     @property
     def step(self) -> int:
@@ -30,14 +31,28 @@ class Restart:
 
 def choose(run: RunDir, trainee: Trainee, plan: Plan, sealed: Sealed) -> Restart:
     """Return where to start, once everything that no trainer writes any more is sealed."""
-    aside = list(sealed.aside)
+    aside = [*sealed.aside, *sealed.unread]
     refused: Refusal | None = None
     for state in states.verified(run, plan, aside):
         argv = trainee.resumed(_start_point(state), plan)
         if not isinstance(argv, Refusal):
             return Restart(argv, state, tuple(aside))
+        if refused is None:
+            aside.append(f"the state of step {state.true_step} is not used: {argv.reason}")
         refused = refused or argv
     return Restart(refused or trainee.argv, None, tuple(aside))
+
+
+def doubt(trainee: Trainee, plan: Plan) -> str:
+    """Return why this training could not be resumed from the end of its first epoch, or an empty text.
+
+    Said while it still trains: after a crash it would be too late to choose another way.
+    """
+    if not plan.steps_per_epoch or plan.steps_per_epoch >= plan.planned_steps:
+        return ""
+    state = StartPoint(state=Path("any"), true_step=plan.steps_per_epoch, epoch=1, at_epoch_end=True)
+    argv = trainee.resumed(state, plan)
+    return argv.reason if isinstance(argv, Refusal) else ""
 
 
 def _start_point(state: State) -> StartPoint:

@@ -108,14 +108,10 @@ def report(
             detected_after=detected_after(gathered),
             start_step=start.step,
             figures=gathered.figures,
-            set_aside=start.set_aside,
+            notes=start.notes,
         )
     )
-    path: Path | None = None
-    try:
-        path = incident.write(run, written, gathered.evidence, gathered.history.last.beat)
-    except OSError as error:
-        _log.warning("the report of incident %d cannot be written: %s", written.number, error)
+    path = _write(run, ledger, gathered, written)
     ledger.add(
         "incident",
         number=written.number,
@@ -132,6 +128,17 @@ def report(
         place=setback.place,
         progressed=setback.progressed,
     )
+
+
+def _write(run: RunDir, ledger: Ledger, gathered: Gathered, written: incident.Incident) -> Path | None:
+    """Write the report, with what a full disk gives back when it must; return where it is."""
+    for _ in range(2):
+        try:
+            return incident.write(run, written, gathered.evidence, gathered.history.last.beat)
+        except OSError as error:
+            ledger.give_way()
+            _log.debug("the report of incident %d cannot be written: %s", written.number, error)
+    return None
 
 
 def detected_after(gathered: Gathered) -> float:

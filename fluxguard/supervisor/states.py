@@ -76,6 +76,8 @@ class Sealed:
     """The true steps of the states that were sealed."""
     aside: tuple[str, ...] = ()
     """What was set aside, with the reason, in words."""
+    unread: tuple[str, ...] = ()
+    """What could be neither sealed nor judged now, for want of room or of an answer of the disk."""
 
 
 def seal(run: RunDir, plan: Plan, *, since: float) -> Sealed:
@@ -85,7 +87,7 @@ def seal(run: RunDir, plan: Plan, *, since: float) -> Sealed:
     that is not whole is set aside; one from before `since` (seconds since the epoch) belongs to another training and is
     left where it is.
     """
-    steps, aside = [], []
+    steps, aside, unread = [], [], []
     for folder in _candidates(run):
         try:
             if _written_at(folder) < since:
@@ -99,8 +101,8 @@ def seal(run: RunDir, plan: Plan, *, since: float) -> Sealed:
             aside.append(str(unusable))
             _set_aside(run, folder)
         except OSError as error:  # a share that does not answer, a folder that went away: the next state is tried
-            aside.append(f"{folder}: {error}")
-    return Sealed(tuple(steps), tuple(aside))
+            unread.append(f"{folder}: {error}")
+    return Sealed(tuple(steps), tuple(aside), tuple(unread))
 
 
 def _candidates(run: RunDir) -> list[Path]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from fluxguard import heartbeat
 from fluxguard.launch import masking
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import ledger
+from fluxguard.supervisor import ledger, record
 from fluxguard.supervisor.ledger import Event
 from fluxguard.supervisor.output import Shown, Tail, shown_after
 from fluxguard.supervisor.ownership import owner
@@ -74,7 +75,7 @@ def read(run: RunDir) -> Status | None:
         watched=watched,
         next_attempt_at=_next_attempt(events) if watched and not running else None,
         planned_steps=_planned(events) or (beat.total if beat else 0) or shown.planned or None,
-        applied_steps=_applied(events, state, step),
+        applied_steps=_applied(run, events, state, step),
         attempts=attempt.number if attempt else 0,
         phase=(beat.phase if beat else shown.phase) if running else None,
         step=step,
@@ -118,17 +119,22 @@ def _planned(events: Sequence[Event]) -> int:
     return int(plan.values["planned_steps"]) if plan else 0
 
 
-def _applied(events: Sequence[Event], state: str, step: int) -> int:
+def _applied(run: RunDir, events: Sequence[Event], state: str, step: int) -> int:
     if state == "running":
         return step
-    last = next((e for e in reversed(events) if "applied_steps" in e.values), None)
-    return int(last.values["applied_steps"]) if last else 0
+    last = record.conclusion(events)
+    if last is not None:
+        return int(last.values["applied_steps"])
+    sealed = (path.name.removeprefix("step-") for path in run.states.glob("step-*"))
+    return max((int(name) for name in sealed if name.isdigit()), default=0)
 
 
 def _weights(events: Sequence[Event]) -> dict[str, Any]:
     finished = next((e for e in reversed(events) if e.kind == "finished"), None)
     if finished is not None:
-        return {"path": finished.values["weights"], "verified": True}
+        path, size = Path(finished.values["weights"]), finished.values.get("size")
+        # The whole verification was done at the end; here it is enough that nobody has touched the file since.
+        return {"path": str(path), "verified": path.is_file() and path.stat().st_size == size}
     job = next((e for e in reversed(events) if e.kind == "job"), None)
     return {"path": job.values.get("weights") if job else None, "verified": False}
 

@@ -116,7 +116,7 @@ class Supervision:
         )
         if plan != self.plan:
             self.plan = plan
-            record.plan(self.ledger, plan)
+            record.plan(self.ledger, plan, restart.doubt(self.trainee, plan))
 
     def _true_step(self, attempt: Attempt, seen: Observation) -> int:
         return attempt.true_step(seen.beat, seen.shown, hardened=self.trainee.hardened)
@@ -143,7 +143,8 @@ class Supervision:
             )
         reason = f"finished and verified: {applied} steps, {found.reason}"
         path = str(self.trainee.weights)
-        self.ledger.add("finished", attempt=attempt.uuid, reason=reason, weights=path, applied_steps=applied)
+        size = self.trainee.weights.stat().st_size
+        self.ledger.add("finished", attempt=attempt.uuid, reason=reason, weights=path, size=size, applied_steps=applied)
         return Outcome(True, reason)
 
     def _stop_on_request(self, attempt: Attempt, watched: Watched) -> Outcome:
@@ -151,10 +152,11 @@ class Supervision:
         step = self._true_step(attempt, watched.history.last)
         self.ledger.add("ended", attempt=attempt.uuid, code=None, signal=None, step=step)
         left = f" (process {', '.join(map(str, ending.left))} is still there: no signal ends it)" if ending.left else ""
-        return self._stopped(f"stopped on request{left}")
+        return self._stopped(f"stopped on request{left}", reached=step)
 
-    def _stopped(self, reason: str) -> Outcome:
-        return Outcome(False, record.stopped(self.run, self.ledger, self.plan, reason))
+    def _stopped(self, reason: str, *, reached: int = 0, refused: bool = False) -> Outcome:
+        said = record.stopped(self.run, self.ledger, self.plan, reason, reached=reached, refused=refused)
+        return Outcome(False, said)
 
     def _end(self, attempt: Attempt) -> processes.Ending:
         watch_limits = self.limits.watch
@@ -195,7 +197,8 @@ class Supervision:
             "decision", action=decision.action, reason=decision.reason, after=decision.after, next_attempt_at=next_at
         )
         if decision.action == "stop":
-            return self._stopped(f"{diagnosis.words} {decision.reason[0].upper()}{decision.reason[1:]}")
+            why = f"{diagnosis.words.rstrip('.')}. {decision.reason[0].upper()}{decision.reason[1:]}"
+            return self._stopped(why, refused=isinstance(start.argv, Refusal))
         return self._rest(decision.after) or self._start(start)
 
     def _rest(self, seconds: float) -> Outcome | None:
@@ -224,7 +227,7 @@ class Supervision:
     def _start(self, start: Restart) -> Attempt | Outcome:
         """Start the next attempt; a system that is short of something for a moment is asked again."""
         if isinstance(start.argv, Refusal):
-            return self._stopped(start.argv.reason)
+            return self._stopped(start.argv.reason, refused=True)
         for number in range(_SPAWN_TRIES):
             try:
                 return self._spawn(start, start.argv)
@@ -247,5 +250,6 @@ class Supervision:
             number=before.number + 1 if before else 1,
             start_step=start.step,
             state=start.state.path if start.state else None,
+            notes=start.notes,
             kills_before=machine.out_of_memory_kills(),
         )

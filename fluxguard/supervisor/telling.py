@@ -11,14 +11,16 @@ def text(event: Event) -> str | None:
     match event.kind:
         case "attempt":
             where = f"from the state of step {values['start_step']}" if values.get("state") else "from the beginning"
-            return f"attempt {values['number']} starts {where}"
+            return "\n         ".join([f"attempt {values['number']} starts {where}", *values.get("notes", ())])
         case "adopted":
             return f"attempt {values['number']} was left by another supervisor; watching it now"
         case "plan" if values.get("planned_steps"):
-            return f"{values['planned_steps']} steps are planned"
+            doubt = values.get("doubt")
+            return f"{values['planned_steps']} steps are planned" + (f"\n         but: {doubt}" if doubt else "")
         case "incident":
             lost = f", {values['lost_steps']} steps to train again" if values.get("lost_steps") else ""
-            return f"incident at step {values['step']}: {values['words']}{lost}\n         report: {values['report']}"
+            report = f"\n         report: {values['report']}" if values["report"] else ""
+            return f"incident at step {values['step']}: {values['words'].rstrip('.')}{lost}.{report}"
         case "decision" if values.get("after"):
             return f"next attempt in {values['after']:.0f} s"
         case _:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fluxguard.errors import CheckoutChanged, PatchError, RuleMissed, UnknownCheckout
+from fluxguard.errors import CheckoutChanged, InputError, PatchError, RuleMissed, UnknownCheckout
 from fluxguard.patching import Edit, Rule, apply, check, hardened_copy, hardening, is_hardened, plan, revert
 
 TRAINER = 'import os\nfrom library import (\n    util as helpers,\n)\n\nif __name__ == "__main__":\n    wait()\n'
@@ -238,7 +238,7 @@ def test_a_copy_that_fails_leaves_nothing(checkout: Path, tmp_path: Path, rules:
 def test_a_copy_never_overwrites(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "mine").touch()
-    with pytest.raises(PatchError, match="not empty"):
+    with pytest.raises(InputError, match="not empty"):
         apply(checkout, to=tmp_path / "copy")
 
 

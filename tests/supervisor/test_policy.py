@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from fluxguard.limits import Limits
-from fluxguard.supervisor.diagnosis import MACHINE, OUTSIDE, TRAINER, Diagnosis
+from fluxguard.supervisor.diagnosis import Diagnosis
 from fluxguard.supervisor.policy import Setback, decide
+from fluxguard.supervisor.signatures import MACHINE, OUTSIDE, TRAINER
 
 LIMITS = replace(Limits(), max_restarts=3, max_kills=5)
 

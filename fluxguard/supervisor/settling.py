@@ -1,0 +1,76 @@
+"""What the new owner of a run settles first: is it the same job, is it finished, does it begin anew."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from fluxguard.errors import InputError
+from fluxguard.launch import job
+from fluxguard.limits import Limits
+from fluxguard.rundir import FOLDER, RunDir, read_json, write_json
+from fluxguard.supervisor import attempt as attempts
+from fluxguard.supervisor import ledger, record, weights
+from fluxguard.supervisor.order import Order
+
+_ASIDE = ("*.safetensors", "*-state", "sample")
+
+
+def settle_job(order: Order, limits: Limits, *, fresh: bool) -> str:
+    """Write the frozen job, or make sure that the one that is there is the same; for the owner of the run.
+
+    Return why there is nothing to do, or an empty text. A command that has trained nothing yet may be corrected.
+    Raises InputError naming the field that changed.
+    """
+    run = order.run
+    written = read_json(run.job)
+    if written is not None and not fresh:
+        difference = job.changed(job.Job.from_mapping(written, str(run.job)), order.job)
+        if difference and _has_begun(run):
+            raise InputError(run.output_dir, f"{difference} (use --fresh to begin a new run)", "the job changed")
+        if done := _finished(order):
+            return done
+    write_json(run.job, {**order.job.to_mapping(), "hardened": order.hardened})
+    write_json(run.limits, limits.to_mapping())
+    run.open_beats()
+    return ""
+
+
+def _has_begun(run: RunDir) -> bool:
+    """Return whether something of a run exists that another command must not touch."""
+    events = ledger.read(run.ledger)
+    attempt = attempts.last(run, events)
+    trained = any(event.values.get("step") for event in events if event.kind == "ended")
+    saved = any(run.states.glob("step-*")) or any(event.kind == "finished" for event in events)
+    return trained or saved or (attempt is not None and not attempts.closed(events, attempt.uuid))
+
+
+def _finished(order: Order) -> str:
+    """Return why there is nothing to do when the run is finished and its weights are still there, whole."""
+    last = record.conclusion(ledger.read(order.run.ledger))
+    if last is None or last.kind != "finished":
+        return ""
+    return str(last.values["reason"]) if weights.verify(order.trainee.weights, newer_than=0).verified else ""
+
+
+def start_fresh(run: RunDir) -> Path | None:
+    """Move what earlier runs left in the output folder aside; return where it is now. Nothing is deleted.
+
+    For the owner of the run: what says who owns it stays. Raises InputError while a training still goes on there.
+    """
+    attempt = attempts.last(run, ledger.read(run.ledger))
+    if attempt is not None and attempt.processes():
+        raise InputError(run.output_dir, "its training still goes on; stop it first (fluxguard stop)", "--fresh")
+    found = [path for pattern in _ASIDE for path in run.output_dir.glob(pattern)]
+    ours = [path for path in run.root.iterdir() if path not in (run.lock, run.owner)]
+    if not run.ledger.exists() and not found:
+        return None
+    aside = run.output_dir / time.strftime("old-%Y%m%d-%H%M%S")
+    (aside / FOLDER).mkdir(parents=True, mode=0o700)
+    for path in found:
+        shutil.move(path, aside / path.name)
+    for path in ours:
+        shutil.move(path, aside / FOLDER / path.name)
+    run.create()
+    return aside
