@@ -48,7 +48,7 @@ def check(typed: str) -> Checked:
     if not path.is_file():
         raise InputError("path", f"There is no file {path}.")
     path = path.absolute()
-    order = orders.from_script(path, python=None, is_hardened=is_hardened)
+    order = orders.from_script(path, python=None, home=orders.Home(is_hardened))
     argv = tuple(masking.mask(word, secrets(path)) for word in order.job.argv)
     return Checked(
         train_sh=path,

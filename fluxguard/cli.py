@@ -99,6 +99,7 @@ def supervise(
     python: Annotated[str | None, typer.Option(help="The trainer's Python, or its virtual environment.")] = None,
     max_restarts: Annotated[int | None, typer.Option(min=0, help="Restarts in a row without progress.")] = None,
     limits: Annotated[Path | None, typer.Option(help="A TOML or JSON file of limits (docs/limits.md).")] = None,
+    harden: Annotated[bool, typer.Option("--harden", help="Train in a hardened copy beside the checkout.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Move earlier outputs aside and begin anew.")] = False,
 ) -> None:
     """Train under supervision: watch, explain, resume, until it is finished and verified.
@@ -106,19 +107,20 @@ def supervise(
     Run it again to go on: a living training is adopted, a stopped one resumed, a finished one left alone.
     Ctrl-C only detaches: the run goes on, and so does its supervision.
     """
-    from fluxguard.patching import is_hardened
+    from fluxguard import patching
     from fluxguard.supervisor import foreground
     from fluxguard.supervisor import order as orders
 
+    home = orders.Home(patching.is_hardened, _hardened_copy if harden else lambda checkout: checkout)
     words = command or []
     if not words:
         raise InputError("supervise", "name a train.sh, or a command behind `--`")
     if len(words) == 1 and output_dir is None:
-        order = orders.from_script(Path(words[0]), python=python, is_hardened=is_hardened, cwd=cwd)
+        order = orders.from_script(Path(words[0]), python=python, home=home, cwd=cwd)
     elif words[0].endswith((".sh", ".bat")):
         raise InputError("supervise", f"one train script is enough; what is {words[1]!r}?")
     else:
-        order = orders.from_command(words, output_dir=output_dir, cwd=cwd, python=python, is_hardened=is_hardened)
+        order = orders.from_command(words, output_dir=output_dir, cwd=cwd, python=python, home=home)
     chosen = orders.read_limits(limits, hardened=order.hardened, max_restarts=max_restarts)
     again = [word for word in sys.argv[1:] if word != "--fresh"]
     outcome = foreground.supervise(order, chosen, fresh=fresh, tell=_tell, again=again)
@@ -127,6 +129,17 @@ def supervise(
         _end(GOOD)
     print(outcome.reason)
     _end(GOOD if outcome.finished else BAD)
+
+
+def _hardened_copy(checkout: Path) -> Path:
+    from fluxguard import patching
+
+    if patching.is_hardened(checkout):
+        return checkout
+    report = patching.hardened_copy(checkout, partial=True)
+    for rule in report.missed:
+        print(f"not protected: {rule} finds nothing in {checkout}", file=sys.stderr)
+    return report.checkout
 
 
 def _tell(event: Event) -> None:

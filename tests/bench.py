@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -122,7 +123,7 @@ def fake_run(folder: Path, name: str, *, step: float, epochs: int) -> tuple[psut
     return process, out
 
 
-def events(out: Path) -> list[dict[str, object]]:
+def events(out: Path) -> list[dict[str, Any]]:
     """Return the ledger of a run."""
     path = out / ".fluxguard" / "ledger.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -154,14 +155,14 @@ def restart_rows(folder: Path) -> list[Row]:
         while sum(event["event"] == "spawned" for event in events(out)) < 1:
             time.sleep(0.02)
         time.sleep(1)
-        keeper = next(event for event in events(out) if event["event"] == "spawned")
-        for child in psutil.Process(int(str(keeper["keeper"]))).children():
+        spawned = next(event for event in events(out) if event["event"] == "spawned")
+        for child in psutil.Process(spawned["keeper"]["pid"]).children():
             child.kill()
         while sum(event["event"] == "spawned" for event in events(out)) < 2:
             time.sleep(0.02)
         seen = {str(event["event"]): event for event in events(out)}
-        detected.append(float(str(seen["incident"]["detected_after_s"])))
-        restarted.append(float(str(seen["spawned"]["at"])) - float(str(seen["decision"]["at"])))
+        detected.append(seen["incident"]["detected_after_s"])
+        restarted.append(seen["spawned"]["at"] - seen["decision"]["at"])
         end(process, out)
     return [
         Row("crash detected after", statistics.median(detected), "s", 1.0),

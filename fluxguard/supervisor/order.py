@@ -21,6 +21,16 @@ from fluxguard.supervisor.states import Plan
 from fluxguard.supervisor.trainee import Trainee
 
 
+@dataclass(frozen=True)
+class Home:
+    """What the patching room, which this one may not enter, says of a checkout."""
+
+    is_hardened: Callable[[Path], bool]
+    """Whether it is hardened."""
+    trained_in: Callable[[Path], Path] = lambda checkout: checkout
+    """Returns the checkout that trains: itself, or a hardened copy of it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """A command that can be supervised."""
@@ -31,9 +41,7 @@ class Order:
     hardened: bool
 
 
-def from_script(
-    path: Path, *, python: str | None, is_hardened: Callable[[Path], bool], cwd: Path | None = None
-) -> Order:
+def from_script(path: Path, *, python: str | None, home: Home, cwd: Path | None = None) -> Order:
     """Read a train.sh (or train.bat). Raises InputError naming the file and the line.
 
     It runs where its own `cd` says, from `cwd` or from here. FluxGym writes none, and a trainer relative to its own
@@ -49,7 +57,7 @@ def from_script(
         activate=script.activate,
         exports=script.env,
         source=str(path.resolve()),
-        is_hardened=is_hardened,
+        home=home,
     )
 
 
@@ -59,7 +67,7 @@ def from_command(
     output_dir: Path | None,
     cwd: Path | None,
     python: str | None,
-    is_hardened: Callable[[Path], bool],
+    home: Home,
 ) -> Order:
     """Take a command as it stands. Raises InputError naming what is wrong with it."""
     where = _folder(cwd)
@@ -72,7 +80,7 @@ def from_command(
         activate=None,
         exports=exports,
         source=job.COMMAND_LINE,
-        is_hardened=is_hardened,
+        home=home,
     )
 
 
@@ -111,7 +119,7 @@ def _order(
     activate: Path | None,
     exports: Mapping[str, str],
     source: str,
-    is_hardened: Callable[[Path], bool],
+    home: Home,
 ) -> Order:
     trainer = find(argv, cwd)
     trainer, flags = _with_output_dir(trainer, output_dir)
@@ -125,7 +133,8 @@ def _order(
     prefix = interpreter.own_prefix()
     chosen = interpreter.choose(trainer.checkout, python, activate, path, prefix)
     env = interpreter.environment(os.environ, exports, prefix, {}, chosen)
-    hardened = is_hardened(trainer.checkout)
+    runs = _in(home.trained_in(trainer.checkout), trainer)
+    hardened = home.is_hardened(runs.checkout)
     made = job.Job(
         argv=trainer.argv,
         cwd=trainer.cwd,
@@ -138,8 +147,15 @@ def _order(
         secrets=interpreter.references(env),
         source=source,
     )
-    trainee = _trainee(trainer, flags, chosen, env, hardened=hardened)
+    trainee = _trainee(runs, flags, chosen, env, hardened=hardened)
     return Order(job=made, trainee=trainee, run=RunDir(flags.output_dir), hardened=hardened)
+
+
+def _in(checkout: Path, trainer: Trainer) -> Trainer:
+    """Return the trainer of another checkout in place of this one."""
+    if checkout == trainer.checkout:
+        return trainer
+    return find(command.relocated(trainer.argv, trainer, checkout), trainer.cwd)
 
 
 def _with_output_dir(trainer: Trainer, output_dir: Path | None) -> tuple[Trainer, Flags]:
@@ -178,7 +194,6 @@ def _trainee(trainer: Trainer, flags: Flags, python: Path, env: Mapping[str, str
     run = command.interpreted(argv, trainer, python)
     return Trainee(
         argv=run,
-        shown_argv=job.masked(run),
         resumed=resumed,
         masked=job.masked,
         secrets=masking.secrets_of(run, env),

@@ -34,8 +34,6 @@ class Shown:
 
     bar: int = 0
     """Steps on the bar, which upstream counts from 0 in every process."""
-    bar_total: int = 0
-    """The length of that bar; 0 before it appears."""
     epoch: int = 0
     """The epoch, counted from 1; 0 before the first."""
     epochs: int = 0
@@ -69,7 +67,7 @@ def _after(shown: Shown, line: str) -> Shown:
         phase = "step" if moved else ("first step" if done == 0 and shown.phase == "load" else shown.phase)
         loss = _number(bar["loss"]) if bar["loss"] else shown.loss
         eta = _seconds(bar["eta"])
-        return replace(shown, bar=done, bar_total=total, loss=loss, eta=eta, phase=phase, count=(done, total))
+        return replace(shown, bar=done, loss=loss, eta=eta, phase=phase, count=(done, total))
     if count := _COUNT.search(line):
         return replace(shown, count=(int(count[1]), int(count[2])))
     if epoch := _EPOCH.search(line):

@@ -16,8 +16,6 @@ class Trainee:
 
     argv: tuple[str, ...]
     """The command as it is run from the beginning, secrets and all."""
-    shown_argv: tuple[str, ...]
-    """The same as it may be written down."""
     resumed: Callable[[StartPoint, Plan], tuple[str, ...] | Refusal]
     """Returns the command that goes on from a state, or why there is none."""
     masked: Callable[[tuple[str, ...]], tuple[str, ...]]

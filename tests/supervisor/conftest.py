@@ -53,7 +53,6 @@ class FakeRun:
             ledger=Ledger(self.run.ledger, SystemClock()),
             trainee=Trainee(
                 argv=tuple(argv),
-                shown_argv=tuple(argv),
                 resumed=lambda start, plan: command.resumed(
                     argv, known, flags, start, hardened=False, steps_per_epoch=plan.steps_per_epoch or None
                 ),

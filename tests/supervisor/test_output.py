@@ -10,7 +10,7 @@ from fluxguard.supervisor.output import Shown, Tail, bound, shown_after
 def test_the_bar_gives_steps_loss_and_time() -> None:
     """The line as tqdm writes it."""
     shown = shown_after(Shown(), ["steps:  25%|##5       | 10/40 [00:01<01:05,  5.10it/s, avr_loss=2.76]"])
-    assert (shown.bar, shown.bar_total, shown.loss, shown.eta, shown.phase) == (10, 40, 2.76, 65.0, "step")
+    assert (shown.bar, shown.loss, shown.eta, shown.phase) == (10, 2.76, 65.0, "step")
 
 
 def test_totals_are_read_in_either_language() -> None:
