@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from fluxguard.drill.faults import Fault
 from fluxguard.drill.workshop import EPOCHS, IMAGES, STEPS, Workshop
 from fluxguard.errors import FluxguardError
 from fluxguard.heartbeat import Beat
+from fluxguard.launch import trainsh
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import status as statuses
 from fluxguard.supervisor.status import Status
@@ -84,10 +86,18 @@ def run(folder: Path, faults: Sequence[Fault], clock: Clock, tell: Callable[[str
 
 def train(workshop: Workshop) -> None:
     """Train without any supervision."""
+    script = trainsh.parse(workshop.train_sh, os.environ)
     log = workshop.output_dir / "train.log"
     with log.open("wb") as file:
         try:
-            done = subprocess.run(["bash", str(workshop.train_sh)], stdout=file, stderr=file, timeout=_LONGEST)
+            done = subprocess.run(
+                script.argv,
+                cwd=script.cwd,
+                env={**os.environ, **script.env},
+                stdout=file,
+                stderr=file,
+                timeout=_LONGEST,
+            )
         except subprocess.TimeoutExpired:
             raise DrillFailed(f"the undisturbed training did not end; see {log}") from None
     if done.returncode != 0:
