@@ -55,29 +55,23 @@ def imports(path: Path, *, top: bool = False) -> tuple[str, ...]:
 
 
 def _imports(path: Path, *, top: bool) -> Iterator[str]:
-    tree = parsed(path)
-    inside = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
-        for node in ast.walk(function)
-    }
-    inside |= {
-        id(node)
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
-        for node in ast.walk(block)
-    }
-    for node in ast.walk(tree):
-        if top and id(node) in inside:
-            continue
+    waiting: list[ast.AST] = [parsed(path)]
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            if node.module == "fluxguard":
-                yield from (f"fluxguard.{alias.name}" for alias in node.names)
-            else:
-                yield node.module
+            named = node.module == "fluxguard"
+            yield from (f"fluxguard.{alias.name}" for alias in node.names) if named else (node.module,)
+        elif not (top and _is_inside(node)) and not isinstance(node, ast.expr):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def _is_inside(node: ast.AST) -> bool:
+    """Whether what a node holds is not run at import: a function, or a block for type checkers."""
+    if isinstance(node, ast.If):
+        return "TYPE_CHECKING" in ast.unparse(node.test)
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
 
 
 def where(path: Path) -> str:
