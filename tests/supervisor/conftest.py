@@ -15,7 +15,7 @@ from fluxguard.launch import command, trainer
 from fluxguard.launch import flags as launch_flags
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir, write_json
-from fluxguard.supervisor import attempt as attempts
+from fluxguard.supervisor import ledger, processes
 from fluxguard.supervisor.ledger import Ledger
 from fluxguard.supervisor.supervise import Supervision
 from fluxguard.supervisor.trainee import Trainee
@@ -96,6 +96,6 @@ def fake(tmp_path: Path) -> Iterator[Callable[..., FakeRun]]:
 
     yield make
     for run in made:
-        last = attempts.last(run, Ledger(run.ledger, SystemClock()).events)
-        for identity in last.processes() if last else ():
+        marks = [str(event.values["attempt"]) for event in ledger.read(run.ledger) if event.kind == "attempt"]
+        for identity in (one for mark in marks for one in processes.of_attempt(mark, None)):
             os.kill(identity.pid, 9)
