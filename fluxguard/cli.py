@@ -115,10 +115,11 @@ def supervise(
     words = command or []
     if not words:
         raise InputError("supervise", "name a train.sh, or a command behind `--`")
+    if words[0].endswith((".sh", ".bat")) and (len(words) > 1 or output_dir):
+        extra = f"--output-dir {output_dir}" if output_dir else words[1]
+        raise InputError("supervise", f"a train script says it all; leave out {extra!r}")
     if len(words) == 1 and output_dir is None:
         order = orders.from_script(Path(words[0]), python=python, home=home, cwd=cwd)
-    elif words[0].endswith((".sh", ".bat")):
-        raise InputError("supervise", f"one train script is enough; what is {words[1]!r}?")
     else:
         order = orders.from_command(words, output_dir=output_dir, cwd=cwd, python=python, home=home)
     chosen = orders.read_limits(limits, hardened=order.hardened, max_restarts=max_restarts)

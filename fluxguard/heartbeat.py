@@ -69,32 +69,6 @@ class Beat:
     """The last loss; NaN before the first."""
 
 
-def pack(beat: Beat) -> bytes:
-    """Return the record of `beat`, CRC included."""
-    body = _BODY.pack(
-        _MAGIC,
-        _VERSION,
-        beat.rank,
-        beat.pid,
-        beat.attempt,
-        beat.started,
-        beat.beats,
-        beat.step,
-        beat.total,
-        beat.epoch,
-        beat.batch,
-        beat.at,
-        beat.phase.encode()[:16],
-        beat.phase_at,
-        beat.done,
-        beat.of,
-        beat.wait.encode()[:32],
-        beat.deadline,
-        beat.loss,
-    )
-    return body + _CRC.pack(zlib.crc32(body))
-
-
 def unpack(record: bytes) -> Beat | None:
     """Return the beat in `record`, or None when it is torn, foreign, or of another version."""
     if len(record) < SIZE:

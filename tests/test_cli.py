@@ -118,6 +118,8 @@ def test_bad_input_is_one_line_and_exit_code_2(command: Command, text: str, part
     [
         (["supervise", "none.sh"], ["none.sh"]),
         (["supervise"], ["train.sh"]),
+        (["supervise", "--output-dir", "x", "train.sh"], ["--output-dir x"]),
+        (["supervise", "train.sh", "more"], ["more"]),
         (["status", "nowhere"], ["nowhere"]),
         (["stop", "nowhere"], ["nowhere"]),
         (["demo", "--fault", "flood"], ["flood", "kill, swap, worker"]),

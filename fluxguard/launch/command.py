@@ -34,12 +34,17 @@ class Refusal:
     reason: str
 
 
-def supervised(trainer: Trainer, flags: Flags) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the command that saves what a resume needs, and the flags that were added for it."""
+def supervised(trainer: Trainer, flags: Flags, *, hardened: bool = True) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the command that saves what a resume needs, and the flags that were added for it.
+
+    A trainer that is not hardened resumes with gradient accumulation from the end of an epoch only.
+    """
     added: list[str] = []
     if not flags.save_state:
         added.append("--save_state")
-    if not (flags.save_every_n_steps or flags.save_every_n_epochs or flags.save_n_epoch_ratio):
+    at_epochs = flags.save_every_n_epochs or flags.save_n_epoch_ratio
+    within = flags.save_every_n_steps and (hardened or flags.gradient_accumulation_steps == 1)
+    if not (at_epochs or within):
         added += ["--save_every_n_epochs", "1"]
     return (*trainer.argv, *added), tuple(added)
 

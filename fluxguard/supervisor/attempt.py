@@ -14,7 +14,7 @@ from fluxguard.heartbeat import Beat
 from fluxguard.rundir import ATTEMPT_VARIABLE, LIMITS_VARIABLE, RUN_VARIABLE, RunDir, read_json, write_json
 from fluxguard.supervisor import processes
 from fluxguard.supervisor.identity import Identity
-from fluxguard.supervisor.ledger import Event, Ledger
+from fluxguard.supervisor.ledger import Event, Ledger, newest
 from fluxguard.supervisor.observation import Exit
 from fluxguard.supervisor.output import Shown
 
@@ -142,7 +142,7 @@ def _spawn_values(run: RunDir, mark: str, argv: Sequence[str], cwd: Path) -> dic
 
 def last(run: RunDir, events: Sequence[Event]) -> Attempt | None:
     """Return the newest attempt in the ledger, or None before the first."""
-    begun = next((event for event in reversed(events) if event.kind == "attempt"), None)
+    begun = newest(events, "attempt")
     if begun is None:
         return None
     mark = str(begun.values["attempt"])

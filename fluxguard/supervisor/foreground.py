@@ -80,7 +80,7 @@ def _hand_over(run: RunDir, again: Sequence[str]) -> None:
 def _stopped_meanwhile(run: RunDir) -> str:
     """Return why a run was stopped between one supervisor's leaving and the next one's coming, or an empty text."""
     handed_over = os.environ.pop(_HANDED_OVER, "")
-    last = next((e for e in reversed(ledgers.read(run.ledger)) if e.kind == "stopped"), None)
+    last = ledgers.newest(ledgers.read(run.ledger), "stopped")
     return str(last.values["reason"]) if handed_over and last and last.at > float(handed_over) else ""
 
 

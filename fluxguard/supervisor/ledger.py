@@ -7,7 +7,7 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,9 +104,10 @@ class Ledger:
                 self._subscribers.remove(subscriber)
                 _log.warning("a listener failed and is told nothing more")
 
-    def last(self, kind: str) -> Event | None:
-        """Return the newest event of this kind."""
-        return next((event for event in reversed(self.events) if event.kind == kind), None)
+
+def newest(events: Sequence[Event], *kinds: str) -> Event | None:
+    """Return the newest event of these kinds, or None."""
+    return next((event for event in reversed(events) if event.kind in kinds), None)
 
 
 def read(path: Path) -> list[Event]:

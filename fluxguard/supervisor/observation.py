@@ -57,6 +57,11 @@ class Observation:
         return self.beat.phase if self.beat else self.shown.phase
 
     @property
+    def planned(self) -> int:
+        """Optimizer steps of the whole run; 0 until the heartbeat or the output says."""
+        return (self.beat.total if self.beat else 0) or self.shown.planned
+
+    @property
     def progress(self) -> tuple[object, ...]:
         """What changes only when the training comes nearer to its end."""
         beat = self.beat

@@ -179,7 +179,7 @@ def _refuse_own_resume(flags: Flags) -> None:
 
 
 def _trainee(trainer: Trainer, flags: Flags, python: Path, env: Mapping[str, str], *, hardened: bool) -> Trainee:
-    argv, added = command.supervised(trainer, flags)
+    argv, added = command.supervised(trainer, flags, hardened=hardened)
 
     def resumed(start: command.StartPoint, plan: Plan) -> tuple[str, ...] | command.Refusal:
         if not hardened and not _knows_initial_step(trainer):

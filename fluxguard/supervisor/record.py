@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import states
-from fluxguard.supervisor.ledger import Event, Ledger
+from fluxguard.supervisor.ledger import Event, Ledger, newest
 from fluxguard.supervisor.policy import Setback
 from fluxguard.supervisor.signatures import TRAINER
 from fluxguard.supervisor.states import Plan
@@ -20,7 +20,7 @@ def began(ledger: Ledger) -> float:
 
 def planned(ledger: Ledger, accumulation: int) -> Plan:
     """Return what the ledger knows of the arithmetic of a run."""
-    known = ledger.last("plan")
+    known = newest(ledger.events, "plan")
     if known is None:
         return Plan(accumulation=accumulation)
     return Plan(
@@ -36,8 +36,8 @@ def stopped(run: RunDir, ledger: Ledger, plan: Plan, reason: str, *, reached: in
     `reached` are the true steps it had come to; `refused` says that its newest state is why it stopped.
     """
     sealed = states.seal(run, plan, since=began(ledger))
-    newest = next(states.verified(run, plan, []), None)
-    step = newest.true_step if newest else 0
+    state = next(states.verified(run, plan, []), None)
+    step = state.true_step if state else 0
     again = f", {reached - step} steps will be trained again" if reached > step else ""
     if refused:
         way = f"The newest state is that of step {step}."
@@ -67,19 +67,19 @@ def plan(ledger: Ledger, plan: Plan, doubt: str) -> None:
 
 def conclusion(events: Sequence[Event]) -> Event | None:
     """Return how a run ended: its newest finished or stopped event, unless an attempt came after it."""
-    last = next((e for e in reversed(events) if e.kind in ("finished", "stopped", "attempt")), None)
+    last = newest(events, "finished", "stopped", "attempt")
     return None if last is None or last.kind == "attempt" else last
 
 
 def hardened(events: Sequence[Event]) -> bool:
     """Return whether the trainer of a run is hardened."""
-    job = next((event for event in reversed(events) if event.kind == "job"), None)
+    job = newest(events, "job")
     return bool(job and job.values["hardened"])
 
 
 def accumulation(events: Sequence[Event]) -> int:
     """Return the batches of one optimizer step."""
-    job = next((event for event in reversed(events) if event.kind == "job"), None)
+    job = newest(events, "job")
     return int(job.values.get("accumulation", 1)) if job else 1
 
 

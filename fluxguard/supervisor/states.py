@@ -150,9 +150,13 @@ def verified(run: RunDir, plan: Plan, aside: list[str]) -> Iterator[State]:
             yield found
 
 
-def prune(run: RunDir, keep: int) -> None:
-    """Delete all but the newest `keep` sealed states; only for runs whose states fluxguard asked for."""
-    for folder in sorted(run.states.glob("step-*[0-9]"), reverse=True)[keep:]:
+def prune(run: RunDir, resumed: State) -> None:
+    """Delete what is older than the state a run goes on from, but for one; only where fluxguard asked for the states.
+
+    Newer ones stay, also those that this trainer cannot resume from: a hardened one could.
+    """
+    older = sorted(path for path in run.states.glob("step-*[0-9]") if path.name < resumed.path.name)
+    for folder in older[:-1]:
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -13,7 +13,7 @@ from fluxguard.launch import masking
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor import ledger, record
-from fluxguard.supervisor.ledger import Event
+from fluxguard.supervisor.ledger import Event, newest
 from fluxguard.supervisor.output import Shown, Tail, shown_after
 from fluxguard.supervisor.ownership import owner
 
@@ -98,13 +98,13 @@ def _lives(run: RunDir, attempt: attempts.Attempt) -> bool:
 
 def _state(events: Sequence[Event], *, watched: bool, running: bool) -> tuple[str, str]:
     kinds = ("finished", "stopped", "attempt", "job") if watched else ("finished", "stopped", "attempt")
-    last = next((e for e in reversed(events) if e.kind in kinds), None)
+    last = newest(events, *kinds)
     if last is not None and last.kind in ("finished", "stopped"):
         return last.kind, str(last.values["reason"])
     if running:
         return "running", "training" if watched else "training, but nobody watches: run `fluxguard supervise` again"
     if watched:
-        decision = next((e for e in reversed(events) if e.kind == "decision"), None)
+        decision = newest(events, "decision")
         return "running", str(decision.values.get("reason", "starting")) if decision else "starting"
     return "stopped", "its supervisor ended before the training did; run `fluxguard supervise` again to resume"
 
@@ -115,7 +115,7 @@ def _next_attempt(events: Sequence[Event]) -> float | None:
 
 
 def _planned(events: Sequence[Event]) -> int:
-    plan = next((e for e in reversed(events) if e.kind == "plan"), None)
+    plan = newest(events, "plan")
     return int(plan.values["planned_steps"]) if plan else 0
 
 
@@ -130,12 +130,12 @@ def _applied(run: RunDir, events: Sequence[Event], state: str, step: int) -> int
 
 
 def _weights(events: Sequence[Event]) -> dict[str, Any]:
-    finished = next((e for e in reversed(events) if e.kind == "finished"), None)
+    finished = newest(events, "finished")
     if finished is not None:
         path, size = Path(finished.values["weights"]), finished.values.get("size")
         # The whole verification was done at the end; here it is enough that nobody has touched the file since.
         return {"path": str(path), "verified": path.is_file() and path.stat().st_size == size}
-    job = next((e for e in reversed(events) if e.kind == "job"), None)
+    job = newest(events, "job")
     return {"path": job.values.get("weights") if job else None, "verified": False}
 
 
@@ -145,7 +145,7 @@ def _incidents(events: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 def _hardened(events: Sequence[Event]) -> bool | None:
-    job = next((e for e in reversed(events) if e.kind == "job"), None)
+    job = newest(events, "job")
     return job.values.get("hardened") if job else None
 
 

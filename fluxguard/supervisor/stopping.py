@@ -9,7 +9,7 @@ from fluxguard.limits import Limits, WatchLimits
 from fluxguard.rundir import RunDir, write_json
 from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor import processes, record, states, status
-from fluxguard.supervisor.ledger import Event, Ledger, read
+from fluxguard.supervisor.ledger import Ledger, newest, read
 from fluxguard.supervisor.ownership import owned, owner
 from fluxguard.supervisor.sensors import Sensors
 
@@ -47,7 +47,7 @@ def _by_its_supervisor(run: RunDir, clock: Clock, watch: WatchLimits) -> str:
     deadline = clock.monotonic() + ladder
     while clock.monotonic() < deadline:
         clock.sleep(_LOOK)
-        if ended := _ended(read(run.ledger)[before:]):
+        if ended := newest(read(run.ledger)[before:], "stopped", "finished"):
             return str(ended.values["reason"])
         if owner(run) is None:
             with owned(run):
@@ -55,10 +55,6 @@ def _by_its_supervisor(run: RunDir, clock: Clock, watch: WatchLimits) -> str:
         if (now := status.read(run)) and now.phase == "saving":
             deadline = clock.monotonic() + ladder  # its supervisor lets the save end first
     raise InputError(run.output_dir, "its supervisor did not stop it in time; try again, or end its processes")
-
-
-def _ended(events: list[Event]) -> Event | None:
-    return next((event for event in reversed(events) if event.kind in ("stopped", "finished")), None)
 
 
 def _in_its_place(run: RunDir, clock: Clock, watch: WatchLimits) -> str:
@@ -73,7 +69,7 @@ def _in_its_place(run: RunDir, clock: Clock, watch: WatchLimits) -> str:
         attempts.forget(run, attempt.uuid)
         plan = states.with_plan(
             plan,
-            planned_steps=(seen.beat.total if seen.beat else 0) or seen.shown.planned,
+            planned_steps=seen.planned,
             batches_per_epoch=seen.shown.batches_per_epoch,
         )
         step = attempt.true_step(seen.beat, seen.shown, hardened=record.hardened(ledger.events))

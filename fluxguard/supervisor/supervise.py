@@ -28,7 +28,6 @@ _log = logging.getLogger(__name__)
 
 _LARGEST_LOG = 64 << 20
 _BOUND_EVERY = 60.0
-_KEEP_STATES = 2
 _SPAWN_TRIES = 4
 
 
@@ -111,7 +110,7 @@ class Supervision:
     def _learn(self, seen: Observation) -> None:
         plan = states.with_plan(
             self.plan,
-            planned_steps=(seen.beat.total if seen.beat else 0) or seen.shown.planned,
+            planned_steps=seen.planned,
             batches_per_epoch=seen.shown.batches_per_epoch,
         )
         if plan != self.plan:
@@ -216,13 +215,13 @@ class Supervision:
 
     def _seal(self) -> Sealed:
         """Seal what no trainer writes any more."""
-        sealed = states.seal(self.run, self.plan, since=record.began(self.ledger))
-        if self.trainee.own_cadence:
-            states.prune(self.run, _KEEP_STATES)
-        return sealed
+        return states.seal(self.run, self.plan, since=record.began(self.ledger))
 
     def _restart(self) -> Restart:
-        return restart.choose(self.run, self.trainee, self.plan, self._seal())
+        start = restart.choose(self.run, self.trainee, self.plan, self._seal())
+        if self.trainee.own_cadence and start.state:
+            states.prune(self.run, start.state)
+        return start
 
     def _start(self, start: Restart) -> Attempt | Outcome:
         """Start the next attempt; a system that is short of something for a moment is asked again."""

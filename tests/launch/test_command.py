@@ -159,3 +159,13 @@ def test_a_bare_program_becomes_the_chosen_interpreter_and_a_path_stays(head: st
 def test_a_hardened_copy_is_run_in_place_of_the_checkout() -> None:
     of = trainer("--a")
     assert relocated(of.argv, of, Path("/copy")) == ("accelerate", "launch", "/copy/flux_train_network.py", "--a")
+
+
+@pytest.mark.parametrize(
+    ("accumulation", "hardened", "added"),
+    [(1, False, ()), (2, True, ()), (2, False, ("--save_every_n_epochs", "1"))],
+)
+def test_states_come_where_the_trainer_can_resume(accumulation: int, hardened: bool, added: tuple[str, ...]) -> None:
+    """With accumulation an unhardened one goes on from the end of an epoch only, so it must save there."""
+    of = trainer(f"--save_state --save_every_n_steps 5 --gradient_accumulation_steps {accumulation}")
+    assert supervised(of, flags(of), hardened=hardened)[1] == added

@@ -171,3 +171,13 @@ def test_a_partial_that_verifies_is_a_state(run: RunDir) -> None:
     state(run, "y", 1, 9).rename(run.output_dir / ".y-state.partial")
     assert newest(run) == 8
     assert not (run.output_dir / ".y-state.partial").exists()
+
+
+def test_pruning_keeps_what_is_resumed_from_and_all_that_is_newer(run: RunDir) -> None:
+    """A newer state that this trainer cannot resume from must not push out the one that it can."""
+    for step in (2, 5, 7, 9):
+        state(run, f"x-step{step:08d}", 1, step)
+    states.seal(run, PLAN, since=0)
+    resumed = next(one for one in states.verified(run, PLAN, []) if one.true_step == 7)
+    states.prune(run, resumed)
+    assert sorted(path.name[-1] for path in run.states.iterdir()) == ["5", "7", "9"]
