@@ -201,7 +201,8 @@ def test_a_start_that_fails_is_said(serve: Callable[..., tuple[Spawned, Page]], 
     run = RunDir(training.parent)
     _, page = serve()
     page.press("fg-begin", "My own train.sh", str(training), False, None)
-    eventually(lambda: page.status()["status"].get("state") == "running" and run.job.exists())
+    # Before its first step a command may still be corrected.
+    eventually(lambda: page.status()["status"].get("step", 0) > 0)
     page.press("fg-stop", str(run.output_dir))
     eventually(lambda: page.status()["status"]["state"] == "stopped" and owner(run) is None)
     training.write_text(training.read_text().replace("200", "300"))
