@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 import shlex
 import sys
 import time
@@ -21,9 +22,11 @@ from fluxguard.rundir import RunDir
 if TYPE_CHECKING:
     from fluxguard.drill.drill import Result as DrillResult
     from fluxguard.patching import Report as HardeningReport
+    from fluxguard.patching.scanning import Scan
     from fluxguard.supervisor.ledger import Event
 
 GOOD, BAD, INPUT, OURS = 0, 1, 2, 3
+_WIDTH_IN_A_FILE = 200
 
 app = typer.Typer(
     name="fluxguard",
@@ -101,6 +104,9 @@ def supervise(
     limits: Annotated[Path | None, typer.Option(help="A TOML or JSON file of limits (docs/limits.md).")] = None,
     harden: Annotated[bool, typer.Option("--harden", help="Train in a hardened copy beside the checkout.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Move earlier outputs aside and begin anew.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="As --fresh, if the command has changed.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Show the trainer's own output as well.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Start nothing; say whether it can be done.")] = False,
 ) -> None:
     """Train under supervision: watch, explain, resume, until it is finished and verified.
 
@@ -108,10 +114,10 @@ def supervise(
     Ctrl-C only detaches: the run goes on, and so does its supervision.
     """
     from fluxguard import patching
-    from fluxguard.supervisor import foreground
+    from fluxguard.supervisor import following, foreground
     from fluxguard.supervisor import order as orders
 
-    home = orders.Home(patching.is_hardened, _hardened_copy if harden else lambda checkout: checkout)
+    home = orders.Home(patching.is_hardened, _hardened_copy if harden else lambda checkout, _: checkout)
     words = command or []
     if not words:
         raise InputError("supervise", "name a train.sh, or a command behind `--`")
@@ -123,16 +129,71 @@ def supervise(
     else:
         order = orders.from_command(words, output_dir=output_dir, cwd=cwd, python=python, home=home)
     chosen = orders.read_limits(limits, hardened=order.hardened, max_restarts=max_restarts)
-    again = [word for word in sys.argv[1:] if word != "--fresh"]
+    if check:
+        _end(GOOD)
+    fresh = fresh or (replace and following.changed(order))
+    if follow:
+        _end(_follow(order.run, _without(sys.argv[1:], "--follow")))
+    again = _without(sys.argv[1:], "--fresh", "--replace")
     outcome = foreground.supervise(order, chosen, fresh=fresh, tell=_tell, again=again)
     if outcome.left:
-        print(f"detached; the run goes on. To stop it: fluxguard stop {shlex.quote(str(order.run.output_dir))}")
+        print(_detached(order.run))
         _end(GOOD)
     print(outcome.reason)
     _end(GOOD if outcome.finished else BAD)
 
 
-def _hardened_copy(checkout: Path) -> Path:
+def _without(words: list[str], *options: str) -> list[str]:
+    """Return the words of a command line without some options of ours; what follows `--` is the trainer's."""
+    ours = words.index("--") if "--" in words else len(words)
+    return [word for word in words[:ours] if word not in options] + words[ours:]
+
+
+def _detached(run: RunDir) -> str:
+    return f"detached; the run goes on. To stop it: fluxguard stop {shlex.quote(str(run.output_dir))}"
+
+
+def _follow(run: RunDir, arguments: list[str]) -> int:
+    from fluxguard.supervisor import following
+
+    screen = _Screen()
+    try:
+        ended = following.follow(run, arguments, SystemClock(), show=screen.show, tell=screen.tell)
+        screen.line(ended.reason)
+    except KeyboardInterrupt:
+        screen.line(_detached(run))
+        return GOOD
+    except BrokenPipeError:
+        # Nobody reads any more, and what Python still wants to write at its end goes there too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return GOOD
+    return ended.code if ended.code >= 0 else OURS
+
+
+class _Screen:
+    """Standard output for somebody else's bytes and our own lines, each of which begins a line."""
+
+    def __init__(self) -> None:
+        self._fresh_line = True
+
+    def show(self, data: bytes) -> None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        self._fresh_line = data.endswith(b"\n")
+
+    def line(self, text: str) -> None:
+        self.show(("" if self._fresh_line else "\n").encode() + f"{text}\n".encode())
+
+    def tell(self, event: Event) -> None:
+        from fluxguard.supervisor.telling import text
+
+        said = text(event)
+        if said is not None:
+            self.line(f"{time.strftime('%H:%M:%S', time.localtime(event.at))} {said}")
+
+
+def _hardened_copy(checkout: Path, used: Path | None) -> Path:
     from fluxguard import patching
 
     if patching.is_hardened(checkout):
@@ -281,6 +342,47 @@ def _show_hardening(report: HardeningReport) -> None:
         print(f"skipped {name}: {reason}")
     for name in report.edited:
         print(f"edited since it was hardened: {name}")
+
+
+@app.command()
+def scan(
+    folder: Annotated[Path, typer.Argument(help="Any training repository.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    path: Annotated[str, typer.Option(help="`lora`: only where a FLUX LoRA training may come.")] = "all",
+) -> None:
+    """List calls that may wait for ever, and those that only some ranks come to. Exit code 1 if there are any."""
+    from fluxguard.patching import scanning
+
+    found = scanning.scan(folder, path=path)
+    if as_json:
+        print(json.dumps(found.to_mapping(), indent=2))
+    else:
+        _show_scan(found)
+    _end(BAD if found.findings else GOOD)
+
+
+def _show_scan(found: Scan) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH_IN_A_FILE)
+    for on_path, title in {True: "on the FLUX LoRA path", False: "elsewhere", None: None}.items():
+        rows = [finding for finding in found.findings if finding.on_path is on_path]
+        table = Table(box=box.SIMPLE, title=title, title_justify="left")
+        table.add_column("where", no_wrap=True)
+        for name in ("kind", "severity", "it waits for", "in"):
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            cells = (f"{row.file}:{row.line}", row.kind, row.severity, row.why, row.function)
+            table.add_row(*map(Text, cells))
+        if rows:
+            console.print(table)
+    for name, reason in found.skipped.items():
+        print(f"skipped {name}: {reason}")
+    counts = ", ".join(f"{count} {kind}" for kind, count in found.counts().items())
+    print(f"{len(found.findings)} unguarded in {found.files} files{': ' if counts else ''}{counts}")
 
 
 @app.command("app", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

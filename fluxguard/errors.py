@@ -3,6 +3,7 @@
 FluxguardError
   DeadlineExceeded (TimeoutError)    what, seconds
     WorkerStuck                      workers, samples
+    RanksMissing                     ranks
   InputError (ValueError)            source, field, reason      the user's input: exit code 2
     LimitsError                      the same, for a limit
     RunOwned                         output_dir, pid
@@ -48,6 +49,14 @@ class WorkerStuck(DeadlineExceeded):
 
     def __reduce__(self) -> tuple[type[WorkerStuck], tuple[object, ...]]:
         return type(self), (self.seconds, self.workers, self.samples)
+
+
+class RanksMissing(DeadlineExceeded):
+    """Raised when ranks did not come to a barrier."""
+
+    def __init__(self, what: str, seconds: float, ranks: Sequence[int] = ()) -> None:
+        self.ranks = tuple(ranks)
+        super().__init__(what, seconds)
 
 
 class InputError(FluxguardError, ValueError):

@@ -20,11 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _MAGIC = b"FGHB"
-_VERSION = 1
-_BODY = struct.Struct("<4sHHI16sdQIIIId16sdII32sdd")
+_VERSION = 2
+_BODIES = {
+    1: struct.Struct("<4sHHI16sdQIIIId16sdII32sdd"),
+    2: struct.Struct("<4sHHI16sdQIIIId16sdQQ32sddIIII"),
+}
+"""By version: a run keeps its hardened copy, so that a newer supervisor meets an older guard."""
+_BODY = _BODIES[_VERSION]
+_HEAD = struct.Struct("<4sH")
 _CRC = struct.Struct("<I")
 SIZE = _BODY.size + _CRC.size
-"""Bytes of one record."""
+"""Bytes of one record; older versions are shorter."""
 
 _READS = 3  # a reader that meets a record in the middle of being written looks again at once
 
@@ -58,7 +64,7 @@ class Beat:
     phase_at: float
     """Monotonic seconds when the phase began."""
     done: int
-    """Items done in this phase; 0 when it does not count."""
+    """Items done in this phase (bytes, while hashing); 0 when it does not count."""
     of: int
     """Items to do in this phase; 0 when it does not count."""
     wait: str
@@ -67,19 +73,28 @@ class Beat:
     """Monotonic seconds at which the open wait is over its limit; infinite without one."""
     loss: float
     """The last loss; NaN before the first."""
+    retries: int = 0
+    """How often the GPU's allocator had to give back what it held and try again: memory is nearly full."""
+    ooms: int = 0
+    """How often it failed even then, and the trainer went on."""
+    unstepped: int = 0
+    """Steps in which an optimizer of several never stepped."""
+    unsampled: int = 0
+    """Sample images that failed."""
 
 
 def unpack(record: bytes) -> Beat | None:
-    """Return the beat in `record`, or None when it is torn, foreign, or of another version."""
-    if len(record) < SIZE:
+    """Return the beat in `record`, or None when it is torn, foreign, or of an unknown version."""
+    if len(record) < _HEAD.size or not record.startswith(_MAGIC):
         return None
-    body, crc = record[: _BODY.size], record[_BODY.size : SIZE]
-    if not record.startswith(_MAGIC) or _CRC.unpack(crc)[0] != zlib.crc32(body):
+    layout = _BODIES.get(_HEAD.unpack_from(record)[1])
+    if layout is None or len(record) < layout.size + _CRC.size:
         return None
-    (_, version, rank, pid, attempt, started, beats, step, total, epoch, batch, at, *rest) = _BODY.unpack(body)
-    phase, phase_at, done, of, wait, deadline, loss = rest
-    if version != _VERSION:
+    body, crc = record[: layout.size], record[layout.size : layout.size + _CRC.size]
+    if _CRC.unpack(crc)[0] != zlib.crc32(body):
         return None
+    (_, _, rank, pid, attempt, started, beats, step, total, epoch, batch, at, *rest) = layout.unpack(body)
+    phase, phase_at, done, of, wait, deadline, loss, *counts = rest
     return Beat(
         pid=pid,
         started=started,
@@ -98,6 +113,7 @@ def unpack(record: bytes) -> Beat | None:
         wait=_text(wait),
         deadline=deadline,
         loss=loss,
+        **dict(zip(("retries", "ooms", "unstepped", "unsampled"), counts, strict=False)),
     )
 
 
@@ -133,12 +149,16 @@ class Heart:
         "epoch",
         "loss",
         "of",
+        "ooms",
         "phase",
         "phase_at",
         "rank",
+        "retries",
         "started",
         "step",
         "total",
+        "unsampled",
+        "unstepped",
         "wait",
     )
 
@@ -149,6 +169,7 @@ class Heart:
         self.rank = rank
         self.attempt = attempt
         self.beats = self.step = self.total = self.epoch = self.batch = self.done = self.of = 0
+        self.retries = self.ooms = self.unstepped = self.unsampled = 0
         self.phase = b"load"
         self.phase_at = time.monotonic()
         self.wait = b""
@@ -193,6 +214,10 @@ class Heart:
             self.wait,
             self.deadline,
             self.loss,
+            self.retries,
+            self.ooms,
+            self.unstepped,
+            self.unsampled,
         )
         try:
             self._map[:SIZE] = body + _CRC.pack(zlib.crc32(body))

@@ -16,13 +16,21 @@ from fluxguard.errors import LimitsError
 
 PHASES = (
     "load",
-    "hash",
-    "text cache",
+    "tokenizers",
+    "accelerator",
+    "cast",
     "latent cache",
+    "text cache",
+    "prepare",
+    "resume",
+    "hash",
+    "trackers",
     "first step",
     "step",
+    "validation",
     "sampling",
     "saving",
+    "upload",
     "ending",
 )
 """The phases of a training, in the order in which they are first met."""
@@ -57,6 +65,18 @@ class WaitLimits:
     barrier: float | None = 300.0
     """Below the 600 s after which NCCL ends the process without a word about who is missing."""
 
+    command: float | None = 60.0
+    """Another program that is asked for a word, such as git for its revision; on a mount that is gone none answers."""
+
+    sample: float | None = 1800.0
+    """One sample image: minutes where blocks are swapped; one that takes half an hour costs more than it shows."""
+
+    upload: float | None = 1800.0
+    """One upload to the hub, after the local file is written: gigabytes over a slow line, and the training waits."""
+
+    ending: float | None = 540.0
+    """Trackers finish after the last save: just below the patience of their phase, so that it is not ended as stuck."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseLimit:
@@ -73,14 +93,22 @@ def _phases() -> dict[str, PhaseLimit]:
     minute = 60.0
     slow_start = PhaseLimit(patience=10 * minute, ceiling=60 * minute)
     return {
-        "load": slow_start,  # 34 GB from a network disk; the fp8 cast of 12 G weights on one core
+        "load": slow_start,  # 34 GB from a network disk
+        "tokenizers": slow_start,  # the hub is asked at every start, and retried when it does not answer
+        "accelerator": slow_start,  # all ranks find each other, wandb logs in
+        "cast": slow_start,  # 12 G weights to fp8 on one core, read from the disk meanwhile
+        "prepare": slow_start,  # LoRA modules, optimizer, models to the GPU, block swap
+        "resume": slow_start,  # a state from a network share, or from the hub
+        "trackers": slow_start,  # wandb asks its server, with retries of its own
         "hash": slow_start,  # SHA-256 of the whole base model, silent upstream
         "text cache": slow_start,  # T5-XXL on a CPU
         "latent cache": PhaseLimit(patience=10 * minute, ceiling=30 * minute),  # per image
         "first step": PhaseLimit(patience=10 * minute, ceiling=30 * minute),  # torch.compile, worker start
         "step": PhaseLimit(patience=5 * minute, ceiling=5 * minute),
+        "validation": PhaseLimit(patience=10 * minute, ceiling=30 * minute),  # per batch
         "sampling": PhaseLimit(patience=15 * minute, ceiling=60 * minute),
         "saving": PhaseLimit(patience=10 * minute, ceiling=30 * minute),  # a state on a network share
+        "upload": PhaseLimit(patience=40 * minute, ceiling=60 * minute),  # the guard itself gives up before
         "ending": PhaseLimit(patience=10 * minute, ceiling=30 * minute),  # tracker finish and last uploads
     }
 
@@ -136,6 +164,9 @@ class Limits:
     max_kills: int = 10
     """The same for ends that came from outside (a kill by the system or a person), which are not the run's fault."""
 
+    max_bad_losses: int | None = 20
+    """Losses in a row that are no numbers before the training is stopped: in fp16 a few are normal, 20 never heal."""
+
     def __post_init__(self) -> None:
         for name, limit in self.phase.items():
             if limit.patience is not None and limit.ceiling is not None and limit.ceiling < limit.patience:
@@ -143,6 +174,8 @@ class Limits:
         for name in ("max_restarts", "max_kills"):
             if getattr(self, name) < 0:
                 raise LimitsError("limits", "must be 0 or more", name)
+        if self.max_bad_losses is not None and self.max_bad_losses < 1:
+            raise LimitsError("limits", "must be 1 or more (null means no limit)", "max_bad_losses")
 
     def for_phase(self, phase: str) -> PhaseLimit:
         """Return the limit of `phase`; an unknown one gets the most patient."""
@@ -176,6 +209,7 @@ class Limits:
         defaults = defaults or cls()
         budgets = ("max_restarts", "max_kills")
         counts = {name: _count(name, values.get(name, getattr(defaults, name)), source) for name in budgets}
+        losses = values.get("max_bad_losses", defaults.max_bad_losses)
         phases = dict(defaults.phase)
         for name, given in _table("phase", values.get("phase", {}), source).items():
             if name not in phases:
@@ -186,6 +220,7 @@ class Limits:
                 wait=_section(defaults.wait, _table("wait", values.get("wait", {}), source), "wait", source),
                 phase=phases,
                 watch=_section(defaults.watch, _table("watch", values.get("watch", {}), source), "watch", source),
+                max_bad_losses=None if losses is None else _count("max_bad_losses", losses, source),
                 **counts,
             )
         except LimitsError as error:

@@ -41,13 +41,13 @@ def write_whole(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        _replace(name, path)
+        replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
 
 
-def _replace(source: str, target: Path) -> None:
+def replace(source: str | os.PathLike[str], target: Path) -> None:
     """Rename, trying again on Windows, where a reader that holds the target open forbids it for a moment."""
     for _ in range(_REPLACE_TRIES - 1):
         try:

@@ -20,6 +20,11 @@ FAULTS = ROOT / "tests" / "faults"
 
 HARD_LIMIT = 30.0
 POLL = 0.02
+_MARKERS = (  # here and not in pyproject.toml, which is out of sight when pytest is given a checkout elsewhere
+    "integration: starts real processes (each with a hard outer limit)",
+    "gpu: needs an NVIDIA card",
+    "upstream: needs --sd-scripts PATH, a checkout the user has",
+)
 _OURS = ("FLUXGUARD_RUN", "FLUXGUARD_ATTEMPT", "FLUXGUARD_LIMITS", "RANK", "LOCAL_RANK", "WORLD_SIZE")
 
 
@@ -87,6 +92,12 @@ class Spawned:
                 with contextlib.suppress(psutil.Error):
                     child.kill()
         self.process.wait(HARD_LIMIT)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register our markers."""
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -1,7 +1,10 @@
 """Laws of the heartbeat."""
 
+import math
 import os
 import random
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,30 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert (seen.step, seen.total, seen.epoch, seen.batch, seen.loss) == (12, 40, 2, 5, 0.25)
     assert (seen.phase, seen.wait, seen.deadline, seen.rank) == ("sampling", "block swap", 9.5, 3)
     assert (seen.pid, seen.attempt, seen.beats) == (os.getpid(), bytes(range(16)), 2)
+
+
+def test_counts_of_troubles_are_read(tmp_path: Path) -> None:
+    """And bytes beyond four gigabytes."""
+    heart = Heart(tmp_path / "beat.0")
+    heart.retries, heart.ooms, heart.unstepped, heart.unsampled, heart.done = 1, 2, 3, 4, 24_000_000_000
+    heart.beat()
+    seen = read(tmp_path / "beat.0")
+    assert seen is not None
+    assert (seen.retries, seen.ooms, seen.unstepped, seen.unsampled, seen.done) == (1, 2, 3, 4, 24_000_000_000)
+
+
+def test_a_record_of_an_older_guard_is_read(tmp_path: Path) -> None:
+    """A run keeps its hardened copy when its supervisor becomes newer."""
+    body = struct.pack(
+        "<4sHHI16sdQIIIId16sdII32sdd",
+        *(b"FGHB", 1, 3, 77, bytes(16), 5.0, 9, 12, 40, 2, 5, 8.0, b"sampling", 7.0, 1, 4, b"", math.inf, 0.25),
+    )
+    path = tmp_path / "beat.0"
+    path.write_bytes(body + struct.pack("<I", zlib.crc32(body)))
+    seen = read(path)
+    assert seen is not None
+    assert (seen.pid, seen.step, seen.phase, seen.done, seen.of, seen.loss) == (77, 12, "sampling", 1, 4, 0.25)
+    assert (seen.retries, seen.unsampled) == (0, 0)
 
 
 def test_a_record_survives_its_writer(tmp_path: Path) -> None:

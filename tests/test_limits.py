@@ -1,6 +1,7 @@
 """Laws of the limits."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ def test_every_phase_has_a_limit() -> None:
         ({"watch": {"look": None}}, "watch.look"),
         ({"max_restarts": -1}, "max_restarts"),
         ({"max_restarts": 1.5}, "max_restarts"),
+        ({"max_bad_losses": 0}, "max_bad_losses"),
+        ({"max_bad_losses": 2.5}, "max_bad_losses"),
         ({"speed": 1}, "speed"),
     ],
 )
@@ -45,6 +48,24 @@ def test_what_is_no_limit_is_refused_by_name(values: dict[str, Any], field: str)
 def test_null_means_no_limit() -> None:
     """None switches a wait off."""
     assert Limits.from_mapping({"wait": {"batch": None}}).wait.batch is None
+    assert Limits.from_mapping({"max_bad_losses": None}).max_bad_losses is None
+
+
+def test_the_guard_gives_up_before_the_supervisor_loses_patience() -> None:
+    """What the guard survives must not be ended from outside before."""
+    limits = Limits()
+    for phase, wait in (("ending", limits.wait.ending), ("upload", limits.wait.upload)):
+        assert (wait or 0) < (limits.phase[phase].patience or 0)
+    assert (limits.wait.sample or 0) < (limits.phase["sampling"].ceiling or 0)
+
+
+def test_the_page_about_limits_names_them_all() -> None:
+    """Each with its default."""
+    page = (Path(__file__).parents[1] / "docs" / "limits.md").read_text("utf-8")
+    for name, value in vars(Limits().wait).items():
+        assert re.search(rf"^{name} = {value:g} ", page, re.MULTILINE), name
+    assert all(f"`{name}`" in page for name in PHASES)
+    assert f"max_bad_losses = {Limits().max_bad_losses} " in page
 
 
 def test_values_go_through_a_file(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,9 +21,12 @@ from fluxguard.guard.ending import Verdict, end_process
 from fluxguard.guard.watcher import Wait, watcher
 
 _WHAT = "a batch from the loader"
-_ASKED = 7.0  # torch's main thread asks after its workers every 5 s while it waits for the pinning thread
+_PINS = "the thread that pins batches in memory"
+_ASKS = 5.0  # torch's main thread asks after its workers every 5 s while it waits for the pinning thread
+_ASKED = 7.0  # later than that after it asked, it waits no more
 _HELD = 0.5  # the longest that the interpreter is held for killed workers to be gone
 _REAP_POLL = 1000  # microseconds
+_DATA = frozenset((".npz", ".npy", ".png", ".jpg", ".jpeg", ".webp", ".bmp", ".jxl", ".avif", ".txt", ".caption"))
 _LINGER = 1.0  # between two polls torch comes back at once; later than that nobody waits any more
 
 
@@ -46,6 +50,7 @@ class Crew:
         self._left = -math.inf
         self._asked = -math.inf
         self._delivered = False
+        self._ending = False
 
     def join(self, worker: BaseProcess) -> int:
         """Take a worker into the crew and return its number."""
@@ -59,17 +64,35 @@ class Crew:
             self._given[number][task[0]] = task[1]
 
     def opens(self) -> None:
-        """Note that somebody waits for a batch; the limit counts from the first wait after the last batch."""
+        """Note that somebody waits for a batch; the limit counts from the first wait after the last batch.
+
+        A pinning thread waits whether or not the trainer needs a batch: there `asked` opens the wait.
+        """
         now = time.monotonic()
-        if self._wait is not None and now - self._left > _LINGER:
-            self.closes()
         self._inside = True
         self._reader = threading.get_ident()
+        if self._reader != self._owner:
+            return
+        if self._wait is not None and now - self._left > _LINGER:
+            self.closes()
+            self._inside = True
         if self._wait is None:
-            limit = limits().batch if self._delivered else limits().first_batch
-            if limit is not None:
-                self._wait = Wait(_WHAT, limit, now, self._due, pulse.begun())
-                watcher().open(self._wait)
+            self._open(now)
+
+    def _open(self, since: float) -> None:
+        limit = limits().batch if self._delivered else limits().first_batch
+        if limit is not None:
+            self._wait = Wait(_WHAT, limit, since, self._due, pulse.begun())
+            watcher().open(self._wait)
+
+    def ends(self) -> None:
+        """Note that torch ends the iterator: it waits for the pinning thread, without any limit of its own."""
+        self._ending = True
+        self.closes()
+        limit = limits().batch
+        if limit is not None and pulse.begun() and self._reader != self._owner:
+            self._wait = Wait(_PINS, limit, time.monotonic(), self._end, True)
+            watcher().open(self._wait)
 
     def pauses(self) -> None:
         """Note that a poll ended without a batch."""
@@ -102,7 +125,11 @@ class Crew:
 
         torch asks in every error and at every empty poll: the one place that sees them all.
         """
-        self._asked = time.monotonic()
+        now = time.monotonic()
+        pinned = self._reader != self._owner and threading.get_ident() == self._owner
+        if pinned and self._wait is None and self.lost is None and not self._ending:
+            self._open(now - _ASKS)
+        self._asked = now
         if self.lost is not None and not self._told:
             self._told = True
             raise self.lost
@@ -118,20 +145,35 @@ class Crew:
         return [number for number in holding if stopped(self.workers[number].pid)] or holding
 
     def _due(self, wait: Wait) -> float | None:
-        now = time.monotonic()
-        if wait is not self._wait or not (self._inside or now - self._left < _LINGER):
+        if wait is not self._wait or not self._awaited(time.monotonic()):
             self._wait = None
             return None
-        if self._reader != self._owner and now - self._asked > _ASKED:
-            return _ASKED  # the pinning thread polls also while the trainer needs no batch
+        if self._reader != self._owner and not self._inside:
+            return self._end(wait, _PINS)
         stuck = self.stuck()
         pids = tuple(pid for number in stuck if (pid := self.workers[number].pid))
         samples = tuple(held for number in stuck for held in self._given[number].values())
+        return self._end(wait, _WHAT, pids, samples)
+
+    def _awaited(self, now: float) -> bool:
+        if self._reader != self._owner:
+            return now - self._asked < _ASKED
+        return self._inside or now - self._left < _LINGER
+
+    def _end(
+        self, wait: Wait, what: str = _PINS, pids: tuple[int, ...] = (), samples: tuple[object, ...] = ()
+    ) -> float | None:
         if wait.fatal:
-            waited = now - wait.since
+            waited = time.monotonic() - wait.since
             end_process(
                 Verdict(
-                    what=_WHAT, cause="loader worker", limit=wait.limit, waited=waited, workers=pids, samples=samples
+                    what=what,
+                    cause="loader worker",
+                    limit=wait.limit,
+                    waited=waited,
+                    file=_file_of(pids),
+                    workers=pids,
+                    samples=samples,
                 )
             )
         self._give_up(WorkerStuck(wait.limit, pids, samples))
@@ -140,29 +182,36 @@ class Crew:
 
     def _give_up(self, error: WorkerStuck) -> None:
         """Kill every worker: that frees whoever reads from one, and leaves nothing that an exit would wait for."""
-        self.lost = error
-        _kill(self.workers)
+        with _held():  # the main thread, too, kills a stopped worker as soon as it sees that the crew is lost
+            self.lost = error
+            _kill(self.workers)
         # A worker killed in the middle of a message leaves a reader that waits for its rest while anyone could write.
         with contextlib.suppress(OSError):
             self._writer.close()
 
 
-def _kill(workers: list[BaseProcess]) -> None:
-    """Kill workers and reap them before any other thread runs.
-
-    torch's SIGCHLD handler raises on the main thread, at whatever line that is, when it finds a killed worker; one
-    that is reaped already it does not find. So the interpreter is held in between, for the milliseconds they take.
-    """
+@contextlib.contextmanager
+def _held() -> Iterator[None]:
+    """Run a block of a few milliseconds before any other thread runs."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(_HELD)
     try:
-        for worker in workers:
-            with contextlib.suppress(OSError):
-                worker.kill()
-        if os.name == "posix":
-            _reap(workers, time.monotonic() + _HELD)
+        yield
     finally:
         sys.setswitchinterval(interval)
+
+
+def _kill(workers: list[BaseProcess]) -> None:
+    """Kill workers and reap them.
+
+    torch's SIGCHLD handler raises on the main thread, at whatever line that is, when it finds a killed worker; one
+    that is reaped already it does not find. So the interpreter is held meanwhile.
+    """
+    for worker in workers:
+        with contextlib.suppress(OSError):
+            worker.kill()
+    if os.name == "posix":
+        _reap(workers, time.monotonic() + _HELD)
 
 
 def _reap(workers: list[BaseProcess], deadline: float) -> None:
@@ -185,6 +234,22 @@ def stopped(pid: int | None) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     except (OSError, IndexError):
         return False
+
+
+def _file_of(workers: tuple[int, ...]) -> str | None:
+    """Return the file that stuck workers read, when they have exactly one open that is no code of the trainer.
+
+    It is what the kernel says; which images a sample number stands for is shuffled anew in each worker.
+    """
+    files = {path for worker in workers for path in _open_files(worker) if path.suffix.lower() in _DATA}
+    return str(files.pop()) if len(files) == 1 else None
+
+
+def _open_files(worker: int) -> list[Path]:
+    try:
+        return [Path(os.readlink(link)) for link in Path(f"/proc/{worker}/fd").iterdir()]
+    except OSError:
+        return []
 
 
 def _forgets(tasks: dict[object, Any], key: object) -> bool:

@@ -48,6 +48,8 @@ class Verdict:
     """The worker processes it was about."""
     samples: tuple[object, ...] = ()
     """What these were loading."""
+    said: bool = False
+    """Whether `what` is the whole sentence: it was no wait that failed."""
 
 
 class _Timer:
@@ -144,8 +146,12 @@ def _write_last_words(verdict: Verdict) -> None:
 
 
 def _line(verdict: Verdict, code: int) -> str:
+    if verdict.said:
+        return f"\nfluxguard: {verdict.what}; this process ends with code {code}\n"
     about = f" ({verdict.file})" if verdict.file else ""
     workers = f"; worker process {', '.join(map(str, verdict.workers))} is stuck" if verdict.workers else ""
+    if verdict.samples:
+        workers += f" with the samples {', '.join(map(str, verdict.samples))}"
     chance = "another attempt may pass" if verdict.again else "another attempt would end the same"
     return (
         f"\nfluxguard: {verdict.what}{about} did not finish within {verdict.limit:g} s{workers}; "

@@ -27,6 +27,7 @@ from fluxguard.guard.crew import Crew, stopped
 _REAP = 2.0  # a killed process is gone long before; only an uninterruptible kernel wait lasts longer
 _EXIT_GRACE = 0.5  # for a worker that was asked to end when the interpreter ends
 _EMPTY_PAUSE = 0.05
+_LAST = (None, None)  # what torch puts among the batches to wake its pinning thread for the end
 _PR_SET_PDEATHSIG = 1
 
 
@@ -45,9 +46,17 @@ def DataLoader(*args: Any, **options: Any) -> Any:
             given.pop(name, None)
     else:
         given["multiprocessing_context"] = _watched(given.get("multiprocessing_context"))
+        if _can_pin():
+            given.setdefault("pin_memory", True)
     if _draws_order(given):
         _note_order(given)
     return TorchDataLoader(**given)
+
+
+def _can_pin() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
 
 
 def _draws_order(given: dict[str, Any]) -> bool:
@@ -87,6 +96,8 @@ class WatchedQueue(_Queue):  # type: ignore[type-arg]
                 return  # there is nobody left to read it
             if self.number is not None:
                 crew.given(self.number, obj)
+            elif obj == _LAST:
+                crew.ends()
         super().put(obj, block, timeout)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
@@ -109,6 +120,12 @@ class WatchedQueue(_Queue):  # type: ignore[type-arg]
             raise
         crew.arrived(result)
         return result
+
+    def cancel_join_thread(self) -> None:
+        """See multiprocessing.Queue; torch calls it when its pinning thread has ended."""
+        if self.crew is not None and self.number is None:
+            self.crew.closes()
+        super().cancel_join_thread()
 
 
 class WatchedEvent(_Event):

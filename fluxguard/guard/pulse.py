@@ -13,11 +13,15 @@ import signal
 import sys
 import time
 import uuid
+from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
+from typing import TypeVar
 
 from fluxguard import heartbeat
 from fluxguard.heartbeat import Heart
 from fluxguard.rundir import ATTEMPT_VARIABLE, RUN_VARIABLE, RunDir
+
+T = TypeVar("T")
 
 _PR_SET_PTRACER = 0x59616D61
 _PR_SET_PTRACER_ANY = -1
@@ -128,6 +132,25 @@ def progress(done: int, of: int = 0) -> None:
     known.done = max(0, int(done))
     known.of = max(0, int(of))
     known.beat()
+
+
+def advance(name: str, count: int = 1) -> None:
+    """Say that `count` more items of the phase `name` are done, which begins with the first of them."""
+    known = _trainer.heart
+    if known is None:
+        return
+    if known.phase != name.encode():
+        phase(name)
+    known.done += count
+    known.beat()
+
+
+def counted(items: Iterable[T]) -> Iterator[T]:
+    """Yield from `items` (a tqdm bar, say) and tell of each one that is done, in the phase that is open then."""
+    of = int(getattr(items, "total", None) or (len(items) if isinstance(items, Sized) else 0))
+    for done, item in enumerate(items):
+        progress(done, of)
+        yield item
 
 
 def step(

@@ -1,39 +1,32 @@
-"""Bounded reads of cache files, and the proof that a file is broken.
+"""Bounded reads of cache files: broken ones are named and set aside, slow ones are waited for.
 
-A read is bounded from its last new byte, so a slow disk is never a broken one. On the main thread of a process an
-alarm interrupts it; elsewhere nothing can, so there a passed limit ends the trainer.
+A read is bounded from its last new byte, so a slow disk is never a broken one (where the platform does not count what
+a thread reads, from its start). On the main thread of a process an alarm interrupts it; elsewhere nothing can, so
+there a passed limit ends the trainer. Pages of a mapped file are not read by calls: those waits are the supervisor's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
-import stat
-import struct
 import threading
 import time
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from fluxguard.errors import CacheBroken, DeadlineExceeded
-from fluxguard.guard import alarm, deadlines, pulse
+from fluxguard.guard import alarm, broken, deadlines, pulse
 from fluxguard.guard.ending import Verdict, end_process
 from fluxguard.guard.progress import ThreadReads
 from fluxguard.guard.watcher import Wait, watcher
 
+logger = logging.getLogger(__name__)
+
 F = TypeVar("F", bound=Callable[..., Any])
-
-_CACHES = (".npz", ".npy")
-"""What a trainer wrote itself and writes again when it is gone; nothing else is ever set aside."""
-
-_MAGIC = b"\x93NUMPY"
-_SUSPICIOUS = (zipfile.BadZipFile, EOFError, zlib.error, struct.error, ValueError, OSError, NotImplementedError)
-_CHUNK = 1 << 20
 
 
 @overload
@@ -48,17 +41,36 @@ def reads(subject: Any) -> Any:
     byte came for the limit of a file read. Other errors pass through.
     """
     if not callable(subject):
-        return _reading(os.fspath(subject))
+        return _Reading(os.fspath(subject))
 
     @functools.wraps(subject)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         path = _path_among((*args, *kwargs.values()))
         if path is None:
             return subject(*args, **kwargs)
-        with _reading(path):
+        with _Reading(path):
             return subject(*args, **kwargs)
 
     return guarded
+
+
+def rebuilds(subject: F) -> F:
+    """Guard a function that reads a cache file when there is one, and can do without: as `reads`, and then again.
+
+    A file proven broken is set aside and named in a warning, and the function is called once more. It finds no file
+    then: a check answers that nothing is cached, and the trainer makes it anew in the same attempt. Raises as `reads`.
+    """
+    guarded = reads(subject)
+
+    @functools.wraps(subject)
+    def again(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return guarded(*args, **kwargs)
+        except CacheBroken as error:
+            logger.warning("cache file %s", error)
+        return guarded(*args, **kwargs)
+
+    return again  # type: ignore[return-value]
 
 
 def _path_among(values: tuple[Any, ...]) -> str | None:
@@ -70,81 +82,39 @@ def _path_among(values: tuple[Any, ...]) -> str | None:
     return None
 
 
-@contextlib.contextmanager
-def _reading(path: str) -> Iterator[None]:
-    limit = deadlines.limits().read
-    with _bounded(path, limit):
-        _refuse_what_is_no_file(path)
+class _Reading:
+    """One read of one file. An error of any kind inside only asks whether the file is broken; the file answers."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._limited = _bounded(path, deadlines.limits().read)
+
+    def __enter__(self) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._limited)
+            found = broken.look(self._path)
+            reason = broken.why_no_file(found)
+            if reason is not None:
+                raise broken.set_aside(self._path, reason, found)
+            stack.pop_all()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
         try:
-            yield
-        except CacheBroken:
-            raise
-        except DeadlineExceeded:
-            raise
-        except _SUSPICIOUS as error:
-            reason = _why_broken(path)
-            if reason is None:
-                raise
-            raise _set_aside(path, reason) from error
+            if isinstance(error, Exception) and not isinstance(error, (CacheBroken, DeadlineExceeded)):
+                self._judge(error)
+        finally:
+            self._limited.__exit__(kind, error, where)
 
-
-def _refuse_what_is_no_file(path: str) -> None:
-    """Raise CacheBroken for a FIFO, a device or a folder, without opening it: that alone may block for ever."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return  # missing, or out of reach: the reader says so in its own words
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a FIFO" if stat.S_ISFIFO(mode) else "a device or a socket"
-        raise _set_aside(path, f"is {kind}, not a regular file")
-
-
-def _why_broken(path: str) -> str | None:
-    """Return what is proven to be wrong with a cache file, or None; an error while reading proves nothing by itself."""
-    suffix = os.path.splitext(path)[1].lower()
-    try:
-        if suffix == ".npz":
-            return _why_archive_broken(path)
-        if suffix == ".npy":
-            with open(path, "rb") as file:
-                return None if file.read(len(_MAGIC)) == _MAGIC else "is not a numpy array"
-    except OSError:
-        return None
-    return None
-
-
-def _why_archive_broken(path: str) -> str | None:
-    if not os.path.getsize(path):
-        return "is empty"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for name in archive.namelist():
-                with archive.open(name) as member:
-                    if member.read(len(_MAGIC)) != _MAGIC:
-                        return f"its member {name} is not a numpy array"
-                    while member.read(_CHUNK):
-                        pass
-    except zipfile.BadZipFile as error:
-        return f"is truncated or damaged ({error})"
-    except (EOFError, zlib.error, struct.error, ValueError, NotImplementedError, RuntimeError) as error:
-        return f"is damaged ({type(error).__name__}: {error})"
-    return None
-
-
-def _set_aside(path: str, reason: str) -> CacheBroken:
-    """Rename a broken cache file out of the way, so that the next attempt makes it anew; return the error to raise."""
-    if os.path.splitext(path)[1].lower() not in _CACHES or os.path.isdir(path):
-        return CacheBroken(path, reason)
-    aside = f"{path}.broken"
-    number = 1
-    while os.path.lexists(aside):
-        number += 1
-        aside = f"{path}.broken.{number}"
-    try:
-        os.rename(path, aside)
-    except OSError as error:
-        return CacheBroken(path, f"{reason}; it could not be set aside ({error.strerror}), remove it by hand")
-    return CacheBroken(path, f"{reason}; set aside as {Path(aside).name}, the next attempt makes it anew")
+    def _judge(self, error: Exception) -> None:
+        missing = broken.taken_away(self._path)
+        if missing is not None:
+            raise missing from error
+        found = broken.look(self._path)
+        reason = broken.why_broken(self._path)
+        if reason is not None:
+            raise broken.set_aside(self._path, reason, found) from error
 
 
 def _bounded(path: str, limit: float | None) -> AbstractContextManager[Any]:

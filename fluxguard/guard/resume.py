@@ -13,22 +13,19 @@ What was measured on the real trainer, and what this module does about it:
 
 from __future__ import annotations
 
-import base64
 import functools
 import logging
 import math
-import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from fluxguard.guard import pulse
+from fluxguard.guard import final_weights, pulse
+from fluxguard.guard.randoms import States, packed, random_states, restore, tensor
 from fluxguard.manifest import Manifest
 
 logger = logging.getLogger(__name__)
-
-States = dict[str, Any]
-"""Random states as plain values, as JSON holds them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +49,23 @@ class Position:
     batch: int
     """Batches of that epoch."""
     batches_per_epoch: int
-    accumulation: int
-    """Batches per optimizer step."""
+    step: int
+    """Optimizer steps, those of all attempts."""
+    trained: bool
+    """Whether this process has trained a batch; only then its trainer's own count has been set."""
 
-    @property
-    def step(self) -> int:
-        """Optimizer steps, when every epoch was trained in full."""
-        per_epoch = math.ceil(self.batches_per_epoch / self.accumulation)
-        return (self.epoch - 1) * per_epoch + math.ceil(self.batch / self.accumulation)
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """What is known of the state that a training goes on from."""
+
+    folder: Path
+    manifest: Manifest | None
+    """None for a state of a trainer that was not hardened."""
+    states: Mapping[str, States] | None
+    """The random states by their use."""
+    told: tuple[int, int] | None = None
+    """The epoch, from 1, and the step that the trainer itself wrote down; its step may be that of one attempt only."""
 
 
 @dataclass
@@ -70,8 +76,13 @@ class _Course:
     batch: int = 0
     batches_per_epoch: int = 0
     accumulation: int = 1
-    manifest: Manifest | None = None
-    loaded: Mapping[str, States] | None = None
+    steps: int = 0
+    """Optimizer steps embodied when `since` batches of this epoch were."""
+    since: int = 0
+    trained: bool = False
+    loaded: Loaded | None = None
+    known: Start | None = None
+    """Where the state says to go on, once the trainer has asked."""
     start: Start | None = None
     living: object = None
     """The loader whose workers live on from epoch to epoch."""
@@ -92,10 +103,13 @@ def begin_again() -> None:
     _course = _Course()
 
 
-def loaded(manifest: Manifest | None, states: Mapping[str, States] | None) -> None:
+def loaded(state: Loaded) -> None:
     """Say what the state held that this training goes on from."""
-    _course.manifest = manifest
-    _course.loaded = states
+    _course.loaded = state
+
+
+def _step() -> int:
+    return _course.steps + math.ceil((_course.batch - _course.since) / _course.accumulation)
 
 
 def position() -> Position | None:
@@ -106,13 +120,21 @@ def position() -> Position | None:
         epoch=_course.epoch,
         batch=_course.batch,
         batches_per_epoch=_course.batches_per_epoch,
-        accumulation=_course.accumulation,
+        step=_step(),
+        trained=_course.trained,
     )
 
 
 def states_to_save() -> dict[str, States | None]:
     """Return the random states that an exact resume from this moment needs."""
+    before = _before()
+    if not _course.trained and before:
+        return {name: before.get(name) for name in ("base", "order", "now")}  # nothing has moved since
     return {"base": _course.base, "order": _course.order, "now": random_states()}
+
+
+def _before() -> Mapping[str, States]:
+    return (_course.loaded.states if _course.loaded else None) or {}
 
 
 def find_start(
@@ -132,8 +154,82 @@ def find_start(
         step = (initial_step + epoch_to_start * batches_per_epoch) // accumulation
     else:
         step = epoch_to_start * steps_per_epoch
-    epoch, steps = divmod(step, steps_per_epoch)
-    return Start(epoch=epoch, batch=min(steps * accumulation, batches_per_epoch), step=step)
+    return _at(step, batches_per_epoch, accumulation)
+
+
+def _at(step: int, batches_per_epoch: int, accumulation: int) -> Start:
+    epoch, steps = divmod(step, math.ceil(batches_per_epoch / accumulation))
+    return Start(epoch=epoch, batch=steps * accumulation, step=step)
+
+
+def true_step(told: tuple[int, int], steps_per_epoch: int) -> int:
+    """Return the true step of a state of a trainer that was not hardened.
+
+    Its step counts one attempt only, its epoch is right; and its step is congruent to the step within the epoch.
+    """
+    epoch, step = told
+    return max(0, epoch - 1) * steps_per_epoch + (step - 1) % steps_per_epoch + 1
+
+
+def unless_finished(args: Any, initial_step: int, batches_per_epoch: int) -> int:
+    """Return the step at which the training goes on, by the state that was loaded; `initial_step` where none says so.
+
+    A training that its state shows to be finished is told so and ends here, with exit code 0 and nothing touched. Only
+    where its final weights are missing or older than the state, it goes on with nothing left to train, and writes them.
+    """
+    state = _course.loaded
+    if state is None or not batches_per_epoch:
+        return initial_step
+    accumulation = max(1, args.gradient_accumulation_steps)
+    start = _known_start(args, initial_step, state, batches_per_epoch, accumulation)
+    if start is None:
+        return initial_step
+    planned = int(args.max_train_steps)
+    _course.known = start
+    if start.step < planned:
+        return start.step
+    weights = final_weights.path(args)
+    if final_weights.written(weights, state.folder):
+        logger.warning(
+            "The training is finished: the state holds %d steps and %d are planned. Nothing is trained, and %s stays "
+            "as it is. To go on, plan more epochs or steps.", start.step, planned, weights,
+        )  # fmt: skip
+        raise SystemExit(0)
+    logger.warning("All %d planned steps are trained already; only the final weights are written now.", planned)
+    epochs = math.ceil(planned / math.ceil(batches_per_epoch / accumulation))
+    _course.known = Start(epoch=epochs, batch=0, step=start.step)
+    return planned - 1  # what the trainer's own check lets pass; `resume_point` knows better
+
+
+def _known_start(
+    args: Any, initial_step: int, state: Loaded, batches_per_epoch: int, accumulation: int
+) -> Start | None:
+    """Return where the state says to go on, and say what of it is not exact; None when it does not say."""
+    given = getattr(args, "initial_step", None)
+    if given is None and getattr(args, "initial_epoch", None) is not None:
+        given = initial_step
+    if given == 0:
+        logger.warning("The steps are counted from 0 on, as was asked for, upon the weights of the state.")
+        _course.loaded = None
+        return None
+    if state.manifest is not None:
+        start = find_start(0, 0, batches_per_epoch, accumulation, state.manifest)
+        if given is not None and initial_step != start.step:
+            logger.warning(
+                "The training goes on at step %d, which the state holds, not at %d.", start.step, initial_step
+            )
+        return start
+    if given is not None:
+        return None
+    if state.told is None:
+        logger.warning("The state does not say how many steps it holds: they are counted from 0 on.")
+        return None
+    start = _at(true_step(state.told, math.ceil(batches_per_epoch / accumulation)), batches_per_epoch, accumulation)
+    logger.warning(
+        "The state was saved by a trainer that is not hardened: the training goes on at step %d, but the order of the "
+        "images and the noise are not those of an undisturbed training.", start.step,
+    )  # fmt: skip
+    return start
 
 
 def resume_point(
@@ -148,35 +244,66 @@ def resume_point(
     _course.accumulation = accumulation
     if not batches_per_epoch:
         return epoch_to_start, initial_step, global_step
-    start = find_start(epoch_to_start, initial_step, batches_per_epoch, accumulation, _course.manifest)
-    if _course.manifest is not None and _course.manifest.batches_per_epoch not in (0, batches_per_epoch):
+    manifest = _course.loaded.manifest if _course.loaded else None
+    start = _course.known or find_start(epoch_to_start, initial_step, batches_per_epoch, accumulation, manifest)
+    if manifest is not None and manifest.batches_per_epoch not in (0, batches_per_epoch):
         logger.warning(
             "the state was saved with %d batches per epoch, now there are %d: the order of the images is a new one",
-            _course.manifest.batches_per_epoch,
+            manifest.batches_per_epoch,
             batches_per_epoch,
         )
-        _course.loaded = None
-    if _course.manifest is not None or start.step:
+        _course.loaded = manifest = None
+    if _course.known is not None or manifest is not None or start.step:
         logger.info(
             "going on after step %d: epoch %d, %d of %d batches", start.step, start.epoch + 1, start.batch,
             batches_per_epoch,
         )  # fmt: skip
         _course.start = start
+    if manifest is not None:
+        _course.epoch, _course.batch = manifest.epoch, manifest.batch
+    _course.steps, _course.since = start.step, _course.batch
     if (heart := pulse.heart()) is not None:
         heart.step, heart.epoch, heart.batch = start.step, start.epoch + 1, start.batch
     return start.epoch, 0, start.step
 
 
+def first_step(args: Any, batches_per_epoch: int) -> int:
+    """Return the steps that the loaded state embodies; for a trainer that would begin at 0 after any resume."""
+    initial_step = unless_finished(args, 0, batches_per_epoch)
+    return resume_point(0, initial_step, 0, batches_per_epoch, args.gradient_accumulation_steps)[2]
+
+
+def epochs(count: int) -> range:
+    """Return the epochs to train, counted from 0; with nothing left to train the last one, without any batches."""
+    return range(min(_course.start.epoch, count - 1) if _course.start else 0, count)
+
+
+def bar(planned: int) -> dict[str, int]:
+    """Return what a progress bar over the whole training is given."""
+    start = _course.start or _course.known
+    manifest = _course.loaded.manifest if _course.loaded else None
+    done = start.step if start else manifest.true_step if manifest else 0  # some make the bar before they look
+    return {"total": planned, "initial": done}
+
+
+def loss_slot(step: int, losses: list[float]) -> int:
+    """Return where the loss of a batch is kept; not behind ones that this process never saw, which count as 0."""
+    return min(step, len(losses))
+
+
 def batches(loader: Any, epoch: int) -> Iterator[tuple[int, Any]]:
     """Yield (number, batch) of an epoch, `epoch` counted from 0; the resumed one goes on where the state was saved."""
+    if _course.start is not None and _course.start.epoch > epoch:
+        return  # trained already
     start, _course.start = _course.start, None
     if start is not None and start.epoch != epoch:
         logger.warning("the training goes on in epoch %d, not in %d: the order is a new one", epoch + 1, start.epoch)
         start = None
-    before = (_course.loaded or {}) if start is not None else {}
+    before = _before() if start is not None else {}
     skipped = start.batch if start is not None else 0
     _prepare(loader, epoch, skipped, before)
-    _course.epoch, _course.batch = epoch + 1, 0
+    _course.steps, _course.since = _step() if start is None else start.step, skipped
+    _course.epoch, _course.batch = epoch + 1, skipped
     _course.starting = True
     rest = _after_skipping(iter(loader), skipped)
     if skipped and before.get("now"):
@@ -185,6 +312,7 @@ def batches(loader: Any, epoch: int) -> Iterator[tuple[int, Any]]:
         restore(before["now"])
     for number, batch in enumerate(rest, skipped):
         _course.starting = False
+        _course.trained = True
         _course.batch = number + 1
         if (heart := pulse.heart()) is not None:
             heart.batch = _course.batch
@@ -248,51 +376,8 @@ def _sampler_starts(sampler: Any) -> None:
     if _course.to_set is not None:
         restore(_course.to_set)
         if own is not None and "sampler" in _course.to_set:
-            own.set_state(_tensor(_course.to_set["sampler"]))
+            own.set_state(tensor(_course.to_set["sampler"]))
         _course.to_set = None
     _course.order = random_states()
     if own is not None:  # of several processes, which draw their common order from a generator of its own
-        _course.order["sampler"] = _packed(own.get_state())
-
-
-def random_states() -> States:
-    """Return the random states of this process, of every source that a training draws from, as plain values."""
-    import numpy
-    import torch
-
-    version, inner, gauss = random.getstate()
-    legacy: Any = numpy.random.get_state()
-    name, keys, at, has_gauss, cached = legacy
-    states: States = {
-        "torch": _packed(torch.get_rng_state()),
-        "python": [version, list(inner), gauss],
-        "numpy": [str(name), base64.b64encode(keys.tobytes()).decode(), int(at), int(has_gauss), float(cached)],
-    }
-    if torch.cuda.is_available():
-        states["cuda"] = _packed(torch.cuda.get_rng_state())
-    return states
-
-
-def restore(states: States) -> None:
-    """Set the random states of this process to what `random_states` returned, maybe in another process."""
-    import numpy
-    import torch
-
-    version, inner, gauss = states["python"]
-    random.setstate((version, tuple(inner), gauss))
-    name, keys, at, has_gauss, cached = states["numpy"]
-    words = numpy.frombuffer(base64.b64decode(keys), dtype=numpy.uint32)
-    numpy.random.set_state((name, words, at, has_gauss, cached))
-    torch.set_rng_state(_tensor(states["torch"]))
-    if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(_tensor(states["cuda"]))
-
-
-def _packed(state: Any) -> str:
-    return base64.b64encode(bytes(state.tolist())).decode()
-
-
-def _tensor(packed: str) -> Any:
-    import torch
-
-    return torch.tensor(list(base64.b64decode(packed)), dtype=torch.uint8)
+        _course.order["sampler"] = packed(own.get_state())

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import concurrent.futures
 import math
+import os
+import sys
+import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from fluxguard.errors import DeadlineExceeded
 from fluxguard.guard import deadlines, pulse
+from fluxguard.guard.idle import wait_while_working
 
 T = TypeVar("T")
 
@@ -17,16 +21,54 @@ _SLICE = 0.001  # a swap that is over by then, as nearly all are, costs neither 
 _CAUSES = ("block swap", "barrier")
 
 
-def result(future: Future[T], what: str = "block swap", limit: float | None = None) -> T:
+def result(
+    future: Future[T],
+    what: str = "block swap",
+    limit: float | None = None,
+    *,
+    file: str | os.PathLike[str] | None = None,
+) -> T:
     """Return what `future` returns, waiting `limit` seconds at the most (None: the limit of a block swap).
 
     In a trainer a passed limit ends the process: a swap that did not finish leaves weights on the wrong device, and
     the interpreter would wait for its thread at exit. Elsewhere it raises DeadlineExceeded, as an earlier
     `fail_after` does everywhere. Errors and cancellation of the job pass through. Works on any thread.
+
+    With `file`, which the job reads, the limit is that of a file read: it counts from the last byte that any thread
+    of the process has read, and the file is named.
     """
     if not future.done() and not _finished(future, min(_SLICE, deadlines.remaining())):
-        _wait(future, what, deadlines.limits().block_swap if limit is None else limit)
+        if file is not None:
+            wait_while_working(lambda seconds: _finished(future, seconds), what, os.fspath(file))
+        else:
+            _wait(future, what, deadlines.limits().block_swap if limit is None else limit)
     return future.result()
+
+
+def shutdown(executor: Executor, what: str = "reading") -> None:
+    """Shut an executor down as `executor.shutdown()` does: wait for all its jobs, but only while they work.
+
+    A job whose thread has read nothing for the limit of a file read ends a trainer and raises DeadlineExceeded
+    elsewhere, unless that is on its way already: then the job is not waited for a second time.
+    """
+    if not isinstance(executor, ThreadPoolExecutor):
+        executor.shutdown()
+        return
+    given_up = isinstance(sys.exc_info()[1], DeadlineExceeded)
+    executor.shutdown(wait=False, cancel_futures=given_up)
+    if given_up:
+        return
+    for thread in list(executor._threads):
+        _join(thread, what)
+
+
+def _join(thread: threading.Thread, what: str) -> None:
+    def joined(seconds: float) -> bool:
+        thread.join(None if seconds == math.inf else max(0.0, seconds))
+        return not thread.is_alive()
+
+    if not joined(min(_SLICE, deadlines.remaining())):
+        wait_while_working(joined, what)
 
 
 def _wait(future: Future[T], what: str, limit: float | None) -> None:

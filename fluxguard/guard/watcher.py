@@ -126,6 +126,7 @@ class Watcher:
                 else:
                     wait.at = now + more
             self._back()
+            self._follow()
             with self._wake:
                 # Whoever opens a wait from here until we sleep must notify, because we may not have seen it.
                 self._next = math.inf
@@ -149,6 +150,13 @@ class Watcher:
                 ending.disarm()
             else:
                 ending.arm(earliest.at + _BACKUP)
+
+    def _follow(self) -> None:
+        """Show a deadline that has moved: the supervisor ends a trainer that is past the one it sees."""
+        heart = pulse.heart()
+        earliest = next(iter(self._waits.fatal()), None)
+        if heart is not None and earliest is not None and heart.deadline != earliest.at:
+            self._show()
 
     def _show(self) -> None:
         """Show the wait with the earliest deadline in the heartbeat."""

@@ -13,6 +13,7 @@ from fluxguard.errors import InputError
 _PACKAGE = Path(__file__).resolve().parents[1]
 _VENVS = ("env", "venv", ".venv")
 _IN_VENV = (Path("bin") / "python", Path("Scripts") / "python.exe")
+_LAUNCHERS = (Path("bin") / "accelerate", Path("Scripts") / "accelerate.exe")
 _ON_PATH = ("python", "python3", "python.exe")
 _OURS = ("VIRTUAL_ENV", "PYTHONHOME", "CONDA_PREFIX")
 _WITH_OURS = {
@@ -73,18 +74,34 @@ def own_prefix() -> Path | None:
     return prefix if sys.prefix != sys.base_prefix or (prefix / "conda-meta").is_dir() else None
 
 
+def active(env: Mapping[str, str], own_prefix: Path | None) -> Path | None:
+    """Return the environment that is active here, when a trainer can be launched from it and it is not ours.
+
+    That is what a script that just says `accelerate launch` uses. conda's `base` is active without anybody's doing.
+    """
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if name == "CONDA_PREFIX" and env.get("CONDA_DEFAULT_ENV", "base") == "base":
+            continue
+        folder = Path(env[name]) if env.get(name) else None
+        if folder and not _inside(folder, own_prefix) and _first(folder / place for place in _LAUNCHERS):
+            return folder
+    return None
+
+
 def choose(
     checkout: Path,
     python: str | None,
     activate: Path | None,
     path_entries: Sequence[str],
     own_prefix: Path | None,
+    active: Path | None = None,
 ) -> Path:
     """Return the interpreter of a trainer; links are not followed, because a venv is one.
 
     `python` (a program, a venv's folder, or a name on the path) comes first, then the venv that the script activates,
-    then `env`, `venv` and `.venv` in the checkout and in its parent, then the path. Only what the user named may be
-    our own environment. Raises InputError when there is none, or not what was named.
+    then the one that is `active` already, then `env`, `venv` and `.venv` in the checkout and in its parent, then the
+    path. Only what the user named may be our own environment. Raises InputError when there is none, or not what was
+    named.
     """
     entries = [Path(entry) for entry in path_entries if entry and not _inside(entry, own_prefix)]
     if python is not None:
@@ -93,6 +110,8 @@ def choose(
         found = _first(activate / place for place in _IN_VENV)
         if found is None:
             raise InputError(activate, "is activated by the train script, but holds no Python")
+        return found
+    if active is not None and (found := _first(active / place for place in _IN_VENV)):
         return found
     venvs = [folder / name for folder in (checkout, checkout.parent) for name in _VENVS]
     found = _first(venv / place for venv in venvs if not _inside(venv, own_prefix) for place in _IN_VENV)

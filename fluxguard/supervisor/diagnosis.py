@@ -93,6 +93,21 @@ _ADVICE_FOR_GUARD = {
 }
 
 
+def _not_finite(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    said = evidence.last_words
+    if not said or said.get("cause") != "loss not finite":
+        return None
+    state = said.get("file")
+    return Diagnosis(
+        cause="loss not finite",
+        words=_sentence(str(said.get("what", "the loss was not a number"))) + ".",
+        advice="Lower the learning rate, train in bf16 instead of fp16, and look at the images and captions it began"
+        " with. " + (f"Then go on from {state}." if state else "Then start again: no good state was saved."),
+        again=False,
+        place="loss not finite",
+    )
+
+
 def _guard_spoke(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
     said = evidence.last_words
     if not said:
@@ -246,6 +261,7 @@ def _in_kernel(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
 
 _RULES: tuple[Callable[[Symptom, Evidence], Diagnosis | None], ...] = (
     _could_not_start,
+    _not_finite,
     _guard_spoke,
     _never,
     _no_room,

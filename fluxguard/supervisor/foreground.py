@@ -26,6 +26,15 @@ _LOG = "supervisor.log"
 _HAND_OVER_TAKES = 10.0
 _HAND_OVER_LOOK = 0.1
 _HANDED_OVER = "FLUXGUARD_HANDED_OVER"
+# By the place of this package, not by name: the folder we run in may hold the guard of a hardened checkout, and that is
+# called fluxguard too.
+_OURSELVES = (
+    sys.executable,
+    *(["-I"] if sys.flags.isolated else []),
+    "-c",
+    f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r}); "
+    "from fluxguard.cli import main; main()",
+)
 
 
 def supervise(order: Order, limits: Limits, *, fresh: bool, tell: Subscriber, again: Sequence[str]) -> Outcome:
@@ -77,6 +86,11 @@ def _hand_over(run: RunDir, again: Sequence[str]) -> None:
         clock.sleep(_HAND_OVER_LOOK)
 
 
+def log_of(run: RunDir) -> Path:
+    """Return where a detached supervisor writes what it says."""
+    return run.root / _LOG
+
+
 def _stopped_meanwhile(run: RunDir) -> str:
     """Return why a run was stopped between one supervisor's leaving and the next one's coming, or an empty text."""
     handed_over = os.environ.pop(_HANDED_OVER, "")
@@ -97,9 +111,9 @@ def detached(run: RunDir, arguments: Sequence[str], *, cwd: Path | None = None, 
     What it says goes to supervisor.log in the run directory.
     """
     run.create()
-    log = os.open(run.root / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open(log_of(run), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        argv = [sys.executable, "-m", "fluxguard", *arguments]
+        argv = [*_OURSELVES, *arguments]
         note = {_HANDED_OVER: str(time.time())} if handed_over else {}
         return processes.detached(argv, env={**os.environ, **note}, cwd=cwd or Path.cwd(), output=log)
     finally:

@@ -16,7 +16,7 @@ from fluxguard.launch import command, dataset, interpreter, job, masking, trains
 from fluxguard.launch.flags import Flags, final_weights
 from fluxguard.launch.trainer import Trainer, find, script_index
 from fluxguard.limits import Limits
-from fluxguard.rundir import RunDir
+from fluxguard.rundir import RunDir, read_json
 from fluxguard.supervisor.states import Plan
 from fluxguard.supervisor.trainee import Trainee
 
@@ -27,8 +27,8 @@ class Home:
 
     is_hardened: Callable[[Path], bool]
     """Whether it is hardened."""
-    trained_in: Callable[[Path], Path] = lambda checkout: checkout
-    """Returns the checkout that trains: itself, or a hardened copy of it."""
+    trained_in: Callable[[Path, Path | None], Path] = lambda checkout, _: checkout
+    """Returns the checkout that trains, itself or a hardened copy of it, given the one that this run used so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,8 @@ class Order:
     job: job.Job
     trainee: Trainee
     run: RunDir
+    trained_in: Path
+    """The checkout that trains: the job's own, or a hardened copy of it."""
     hardened: bool
 
 
@@ -131,9 +133,11 @@ def _order(
         dataset.check(flags.dataset_config, trainer.cwd)
     path = os.environ.get("PATH", "").split(os.pathsep)
     prefix = interpreter.own_prefix()
-    chosen = interpreter.choose(trainer.checkout, python, activate, path, prefix)
+    active = interpreter.active(os.environ, prefix)
+    chosen = interpreter.choose(trainer.checkout, python, activate, path, prefix, active)
     env = interpreter.environment(os.environ, exports, prefix, {}, chosen)
-    runs = _in(home.trained_in(trainer.checkout), trainer)
+    run = RunDir(flags.output_dir)
+    runs = _in(home.trained_in(trainer.checkout, _used_so_far(run)), trainer)
     hardened = home.is_hardened(runs.checkout)
     made = job.Job(
         argv=trainer.argv,
@@ -148,7 +152,13 @@ def _order(
         source=source,
     )
     trainee = _trainee(runs, flags, chosen, env, hardened=hardened)
-    return Order(job=made, trainee=trainee, run=RunDir(flags.output_dir), hardened=hardened)
+    return Order(job=made, trainee=trainee, run=run, trained_in=runs.checkout, hardened=hardened)
+
+
+def _used_so_far(run: RunDir) -> Path | None:
+    """Return the checkout in which a run has trained, so that a `git pull` between two attempts does not reach it."""
+    said = (read_json(run.job) or {}).get("trained_in")
+    return Path(said) if isinstance(said, str) else None
 
 
 def _in(checkout: Path, trainer: Trainer) -> Trainer:

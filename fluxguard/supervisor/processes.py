@@ -203,6 +203,11 @@ def detached(argv: list[str], *, env: dict[str, str], cwd: Path, output: int = s
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
 
 
+def exit_code(pid: int) -> int | None:
+    """Return how a detached process of ours ended (its signal as a negative number), or None while it lives."""
+    return _CHILDREN[pid].poll() if pid in _CHILDREN else None
+
+
 def _bury() -> None:
     """Bury the detached processes of ours that have ended."""
     for pid in [pid for pid, process in _CHILDREN.items() if process.poll() is not None]:

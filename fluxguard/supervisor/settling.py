@@ -27,17 +27,17 @@ def settle_job(order: Order, limits: Limits, *, fresh: bool) -> str:
     written = read_json(run.job)
     if written is not None and not fresh:
         difference = job.changed(job.Job.from_mapping(written, str(run.job)), order.job)
-        if difference and _has_begun(run):
+        if difference and has_begun(run):
             raise InputError(run.output_dir, f"{difference} (use --fresh to begin a new run)", "the job changed")
         if done := _finished(order):
             return done
-    write_json(run.job, {**order.job.to_mapping(), "hardened": order.hardened})
+    write_json(run.job, {**order.job.to_mapping(), "hardened": order.hardened, "trained_in": str(order.trained_in)})
     write_json(run.limits, limits.to_mapping())
     run.open_beats()
     return ""
 
 
-def _has_begun(run: RunDir) -> bool:
+def has_begun(run: RunDir) -> bool:
     """Return whether something of a run exists that another command must not touch."""
     events = ledger.read(run.ledger)
     attempt = attempts.last(run, events)

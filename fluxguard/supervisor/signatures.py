@@ -103,6 +103,8 @@ SIGNATURES = (
 
 
 _CLOSING_LINES = 30
+_SURVIVED = "fluxguard| "
+"""Begins the lines of an error that the trainer survived, as the guard writes them."""
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
 
@@ -111,6 +113,7 @@ def closing(lines: Sequence[str]) -> Sequence[str]:
 
     The launcher raises an error of its own behind the trainer's, which says nothing.
     """
+    lines = [line for line in lines if not line.startswith(_SURVIVED)]
     tracebacks = [index for index, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     if tracebacks and any("CalledProcessError" in line for line in lines[tracebacks[-1] :]):
         lines = lines[: tracebacks.pop()]

@@ -111,12 +111,15 @@ def _candidates(run: RunDir) -> list[Path]:
     A kill between the writing of a manifest and the rename, or between the two renames of a save that replaces a state,
     leaves a whole one under a hidden name.
     """
+    for folder in run.output_dir.glob(".*-state.removed"):  # by a newer one
+        shutil.rmtree(folder, ignore_errors=True)
     hidden = [*run.output_dir.glob(".*-state.old"), *run.output_dir.glob(".*-state.partial")]
     whole = [folder for folder in hidden if (folder / manifest.NAME).exists()]
     for folder in hidden:
         if folder not in whole:
             shutil.rmtree(folder, ignore_errors=True)
-    found = sorted([*run.output_dir.glob("*-state"), *whole])
+    numbered = run.output_dir.glob("*-state_[0-9]*")  # one fork's answer to a name that is taken
+    found = sorted([*run.output_dir.glob("*-state"), *numbered, *whole])
     return [folder for folder in found if folder.is_dir() and not folder.is_symlink()]
 
 

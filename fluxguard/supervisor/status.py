@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from fluxguard.supervisor import ledger, record
 from fluxguard.supervisor.ledger import Event, newest
 from fluxguard.supervisor.output import Shown, Tail, shown_after
 from fluxguard.supervisor.ownership import owner
+from fluxguard.supervisor.troubles import troubles
 
 _LAST_LINES = 40
 _READ_BACK = 1 << 20
@@ -50,6 +51,8 @@ class Status:
     hardened: bool | None
     lines: list[str]
     """The last lines of the trainer's output."""
+    troubles: list[str] = field(default_factory=list)
+    """What is not as it should be in a training that goes on."""
 
     def to_mapping(self) -> dict[str, Any]:
         """Return plain values; what is not a number is null."""
@@ -87,6 +90,7 @@ def read(run: RunDir) -> Status | None:
         output_dir=str(run.output_dir),
         hardened=_hardened(events),
         lines=[masking.mask(line) for line in lines[-_LAST_LINES:]],
+        troubles=list(troubles(beat)),
     )
 
 

@@ -1,25 +1,144 @@
-"""Many random kills in one training. `make campaign` kills 20 times; the tests do it twice."""
+"""Many random kills in one training. `make campaign` kills 20 times in every way to save; the tests do it twice."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import psutil
 import pytest
 
-from fluxguard import heartbeat
+from fluxguard import heartbeat, manifest
 from fluxguard.drill import drill, workshop
+from fluxguard.errors import StateUnusable
+from fluxguard.launch import trainsh
+from fluxguard.launch.script import Script
+from fluxguard.launch.trainer import script_index
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import status
 
 KILLS = int(os.environ.get("CAMPAIGN_KILLS", "2"))
 SEED = int(os.environ.get("CAMPAIGN_SEED", "1"))
+LONG = KILLS > 2
 OUTER = 120.0 + 25.0 * KILLS
+
+EPOCH_STATES = ("--save_every_n_steps", "100000")
+STEP_STATES = ("--save_every_n_epochs", "100000", "--save_every_n_steps", "2")
+BOTH = ("--save_every_n_steps", "2")
+WAYS = {"epoch states": EPOCH_STATES, "step states": STEP_STATES, "both": BOTH}
+EVERY_WAY = [(accumulation, way) for accumulation in (1, 2, 4, 5) for way in WAYS]
+"""Five batches to a step leave two over in an epoch of twelve."""
+SOME_WAYS = [(5, "both")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the trainings are: they share one data set, whose caches are made here."""
+    pytest.importorskip("accelerate")
+    made: Path = tmp_path_factory.mktemp("campaign")
+    drill.train(workshop.prepare(made, hardened=False, name="caches", epochs=1))
+    return made
+
+
+@cache
+def undisturbed(folder: Path, accumulation: int) -> Path:
+    """Return what a training leaves that nobody hardened or killed."""
+    name = f"undisturbed-{accumulation}"
+    drill.train(workshop.prepare(folder, hardened=False, name=name, flags=accumulated(accumulation)))
+    return folder / name
+
+
+def accumulated(accumulation: int) -> tuple[str, ...]:
+    """The flag for some batches to a step."""
+    return ("--gradient_accumulation_steps", str(accumulation))
+
+
+def applied(state: Path) -> set[int]:
+    """Return how often the optimizer was applied to each of the weights, by its own count in a state."""
+    import torch
+
+    saved = torch.load(state / "optimizer.bin", weights_only=False)
+    return {int(of_one["step"]) for of_one in saved["state"].values()}
+
+
+def newest(output_dir: Path) -> Path | None:
+    """Return the state that verifies and holds the most steps."""
+    found: dict[int, Path] = {}
+    for state in output_dir.glob("*-state"):
+        with contextlib.suppress(StateUnusable):
+            found[manifest.verify(state).true_step] = state
+    return found[max(found)] if found else None
+
+
+@contextlib.contextmanager
+def trainer(script: Script, resume: Path | None, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a trainer without its launcher; whatever is left of it at the end is killed."""
+    index = script_index(script.argv)
+    assert index is not None
+    flow = ["--resume", str(resume)] if resume else []
+    with log.open("wb") as file:
+        argv = [sys.executable, *script.argv[index:], *flow]
+        env = {**os.environ, **script.env, "OMP_NUM_THREADS": "1"}  # as the launcher does
+        process = subprocess.Popen(argv, cwd=script.cwd, env=env, stdout=file, stderr=file)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for one in psutil.Process(process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+        process.kill()
+        process.wait()
+
+
+def live_until_killed(script: Script, resume: Path | None, log: Path, seconds: float | None) -> int | None:
+    """Let a trainer live until `seconds` after its first step (for ever when None); return its exit code, if any."""
+    with trainer(script, resume, log) as process:
+        deadline = time.monotonic() + OUTER
+        while process.poll() is None and time.monotonic() < deadline:
+            if seconds is not None and b"avr_loss" in log.read_bytes():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    return process.wait(seconds)
+                return None
+            time.sleep(0.02)
+        return process.poll()
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(OUTER + 240)
+@pytest.mark.parametrize(("accumulation", "way"), EVERY_WAY if LONG else SOME_WAYS)
+def test_each_planned_step_is_applied_once(folder: Path, accumulation: int, way: str) -> None:
+    """However a training saves and accumulates, and whenever it is killed: the same steps, and the same bits."""
+    reference = undisturbed(folder, accumulation)
+    name = f"killed-{accumulation}-{way.replace(' ', '-')}"
+    made = workshop.prepare(folder, name=name, flags=(*accumulated(accumulation), *WAYS[way]))
+    script = trainsh.parse(made.train_sh, os.environ)
+    chance = random.Random(SEED)
+    # About a state's distance on average, so that some lives gain nothing and some much.
+    longest = 1.6 if way == "epoch states" else 0.7
+    kills, code, life = 0, None, 0
+    while code is None:
+        seconds = chance.uniform(0.0, longest) if kills < KILLS else None
+        life += 1
+        log = made.output_dir / f"life-{life}.log"
+        code = live_until_killed(script, newest(made.output_dir), log, seconds)
+        assert code in (None, 0), log.read_text(errors="replace")
+        kills += code is None
+    assert kills > 0
+    planned = workshop.EPOCHS * -(-workshop.IMAGES // accumulation)
+    final = made.output_dir / f"{name}-state"
+    assert applied(final) == applied(reference / f"{reference.name}-state") == {planned}
+    assert manifest.verify(final).true_step == planned
+    assert drill.tensors(made.output_dir / f"{name}.safetensors") == drill.tensors(
+        reference / f"{reference.name}.safetensors"
+    )
 
 
 def kill_at_random(made: workshop.Workshop, supervisor: subprocess.Popen[bytes], chance: random.Random) -> int:
@@ -45,11 +164,10 @@ def kill_at_random(made: workshop.Workshop, supervisor: subprocess.Popen[bytes],
 
 @pytest.mark.integration
 @pytest.mark.timeout(OUTER + 60)
-def test_random_kills_leave_no_trace_in_the_weights(tmp_path: Path) -> None:
+def test_random_kills_of_a_supervised_training_leave_no_trace(folder: Path) -> None:
     """Whenever the trainer is killed, each planned step is embodied exactly once, bit for bit."""
-    for name, epochs in (("caches", 1), ("undisturbed", workshop.EPOCHS)):
-        drill.train(workshop.prepare(tmp_path, hardened=False, name=name, epochs=epochs))
-    made = workshop.prepare(tmp_path, name="killed")
+    reference = undisturbed(folder, 1)
+    made = workshop.prepare(folder, name="killed")
     RunDir(made.output_dir).create()
     RunDir(made.output_dir).open_beats()
     supervisor = subprocess.Popen(
@@ -66,5 +184,6 @@ def test_random_kills_leave_no_trace_in_the_weights(tmp_path: Path) -> None:
     assert seen is not None
     assert (seen.state, seen.applied_steps, len(seen.incidents)) == ("finished", workshop.STEPS, kills)
     assert kills > 0
-    one, other = (tmp_path / name / f"{name}.safetensors" for name in ("undisturbed", "killed"))
-    assert drill.tensors(one) == drill.tensors(other)
+    assert drill.tensors(folder / "killed" / "killed.safetensors") == drill.tensors(
+        reference / f"{reference.name}.safetensors"
+    )

@@ -1,12 +1,14 @@
 """DataLoader workers of which one is stopped (SIGSTOP), in a trainer ("begin") or a plain process.
 
 Options: begin, persistent, spawn, accelerate, pin, busy (sleeps instead of being stopped), middle (stops in the middle
-of a message), away (main needs no batch for a while).
+of a message), away (main needs no batch for a while), pinstuck (no worker but the pinning thread is stuck), pinend (it
+is stuck only when the iterator ends).
 """
 
 import os
 import signal
 import sys
+import threading
 import time
 from multiprocessing.connection import Connection
 
@@ -17,6 +19,7 @@ import fluxguard.errors
 
 ARGS = sys.argv[1:]
 STUCK = 13
+pinning = threading.Event()
 
 
 def send_half(self, message, write=os.write):
@@ -30,7 +33,16 @@ def pin_on_a_cpu():
     torch.accelerator.current_accelerator = lambda *_: torch.device("cpu")
     torch.accelerator.current_device_index = lambda: 0
     torch.accelerator.set_device_index = lambda _: None
-    torch.Tensor.pin_memory = lambda tensor, *_: tensor
+    torch.Tensor.pin_memory = pinned
+
+
+def pinned(tensor, *_):
+    if "pinstuck" in ARGS and int(tensor) == STUCK:
+        threading.Event().wait()
+    if "pinend" in ARGS and int(tensor) == STUCK - 3:
+        pinning.set()
+        threading.Event().wait()
+    return tensor
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -38,7 +50,7 @@ class Numbers(torch.utils.data.Dataset):
         return 40
 
     def __getitem__(self, index):
-        if index == STUCK:
+        if index == STUCK and not {"pinstuck", "pinend"} & set(ARGS):
             if "busy" in ARGS:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 time.sleep(3600)
@@ -76,6 +88,10 @@ def main():
             if "away" in ARGS and len(seen) == 8:
                 time.sleep(6)  # a trainer that samples images needs no batch, however long one takes
                 print("back", flush=True)
+            if "pinend" in ARGS and len(seen) == STUCK - 5:
+                pinning.wait()
+                print("leaving", flush=True)
+                break
     except fluxguard.errors.WorkerStuck as error:
         print("raised", type(error).__name__, error, error.workers, error.samples, flush=True)
         raise

@@ -145,6 +145,51 @@ def test_a_trainer_that_needs_no_batch_is_not_ended(spawn: Spawn, supervised: Su
     assert gone(trainer, trainer.until("back"), 14 + LIMIT + GRACE) == AGAIN
 
 
+def test_a_pinning_thread_that_is_stuck_itself_is_named(spawn: Spawn, supervised: Supervised) -> None:
+    """As in a call of the driver that does not return; no worker is blamed for it."""
+    trainer = spawn(FAULTS / "stopped_worker.py", "pin", "pinstuck", "begin", env=supervised.env)
+    since = trainer.until(NEARLY)
+    assert gone(trainer, since, 7 + LIMIT + 2 * GRACE) == AGAIN
+    words = supervised.last_words()
+    assert (words["cause"], words["what"]) == ("loader worker", "the thread that pins batches in memory")
+    assert words["workers"] == []
+
+
+def test_a_pinning_thread_cannot_hold_the_end_of_an_epoch(spawn: Spawn, supervised: Supervised) -> None:
+    """torch joins it without any limit when it ends the iterator."""
+    trainer = spawn(FAULTS / "stopped_worker.py", "pin", "pinend", "begin", env=supervised.env)
+    assert gone(trainer, trainer.until("leaving")) == AGAIN
+    assert supervised.last_words()["what"] == "the thread that pins batches in memory"
+
+
+@pytest.mark.parametrize("how", ["stuck", "shutdown", "broken"])
+def test_a_picture_that_cannot_be_read_ends_the_trainer(spawn: Spawn, supervised: Supervised, how: str) -> None:
+    """Neither the wait for it nor the executor that would be joined holds the process; the picture is named."""
+    trainer = spawn(FAULTS / "slow_pictures.py", how, "begin", env=supervised.env)
+    assert gone(trainer, trainer.until("waiting")) == AGAIN
+    words = supervised.last_words()
+    assert (words["cause"], words["what"]) == ("file read", "image loading")
+    assert words["file"] == ("picture.png" if how == "stuck" else None)
+    assert how != "stuck" or "image loading (picture.png) did not finish within 1 s" in trainer.output
+
+
+@pytest.mark.parametrize("begin", ["begin", "page"])
+@pytest.mark.parametrize("how", ["slow", "decoding"])
+def test_a_slow_picture_is_waited_for(spawn: Spawn, supervised: Supervised, how: str, begin: str) -> None:
+    """A byte now and then, or a busy decoder, for four times the limit is no dead disk."""
+    trainer = spawn(FAULTS / "slow_pictures.py", how, begin, env=supervised.env)
+    assert trainer.ends() == 0, trainer.output
+    assert "done" in trainer.output
+
+
+def test_a_picture_that_cannot_be_read_raises_outside_of_a_trainer(spawn: Spawn, supervised: Supervised) -> None:
+    """Once: the executor is not waited for a second time."""
+    page = spawn(FAULTS / "slow_pictures.py", "stuck", env=supervised.env)
+    since = page.until("waiting")
+    raised = page.until("DeadlineExceeded: image loading (picture.png) did not finish within 1 s")
+    assert raised - since < LIMIT + GRACE
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the tie between parent and worker is Linux's")
 def test_workers_do_not_outlive_a_killed_trainer(spawn: Spawn, supervised: Supervised) -> None:
     """A stopped worker whose trainer was killed would stay for ever, with its memory."""

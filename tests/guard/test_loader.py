@@ -71,6 +71,31 @@ def test_without_workers_their_options_are_dropped() -> None:
     assert len(list(itertools.islice(loader, 2))) == 2
 
 
+@pytest.mark.parametrize(
+    ("cuda", "options", "pinned"),
+    [
+        (True, {"num_workers": 1}, True),
+        (True, {"num_workers": 1, "pin_memory": False}, False),
+        (True, {}, False),
+        (False, {"num_workers": 1}, False),
+        (False, {"num_workers": 1, "pin_memory": True}, True),
+    ],
+    ids=str,
+)
+def test_batches_are_pinned_where_cuda_is_unless_the_caller_chose(
+    monkeypatch: pytest.MonkeyPatch, cuda: bool, options: dict[str, Any], pinned: bool
+) -> None:
+    """accelerate, which rebuilds the loader, keeps it."""
+    import torch
+
+    accelerate = pytest.importorskip("accelerate")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    loader = fluxguard.DataLoader(Squares(), **options)
+    monkeypatch.undo()
+    assert loader.pin_memory is pinned
+    assert accelerate.Accelerator(cpu=True).prepare(loader).pin_memory is pinned
+
+
 def test_a_context_object_of_the_callers_own_is_kept() -> None:
     """Whoever chose a context has a reason."""
     import multiprocessing

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from fluxguard.errors import CacheBroken, DeadlineExceeded, WorkerStuck
-from fluxguard.guard.reads import reads
+from fluxguard.guard import broken
+from fluxguard.guard.reads import reads, rebuilds
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals and FIFOs")
 
@@ -108,6 +109,14 @@ def test_a_users_image_is_never_set_aside(tmp_path: Path) -> None:
     assert image.exists()
 
 
+@pytest.mark.parametrize("error", [RuntimeError("hidden"), KeyError("latents"), TypeError(), MemoryError()])
+def test_an_error_of_any_kind_asks_whether_the_file_is_broken(cache: Path, error: Exception) -> None:
+    """Somebody's own guard may turn the reader's error into another one; the file answers, not the error."""
+    cache.write_bytes(cache.read_bytes()[:2000])
+    with pytest.raises(CacheBroken, match="truncated"), reads(cache):
+        raise error
+
+
 @posix
 def test_a_fifo_is_broken_at_once_and_never_opened(tmp_path: Path) -> None:
     """An open of a FIFO would wait for a writer for ever."""
@@ -123,6 +132,96 @@ def test_a_folder_is_refused_and_left(tmp_path: Path) -> None:
     with pytest.raises(CacheBroken, match="is a folder"):
         load(tmp_path)
     assert tmp_path.exists()
+
+
+def test_a_folder_under_the_name_of_a_cache_is_set_aside(cache: Path) -> None:
+    """Nothing else would ever let the trainer make the file; what is in the folder stays in it."""
+    cache.unlink()
+    cache.mkdir()
+    (cache / "kept").touch()
+    with pytest.raises(CacheBroken, match="is a folder"):
+        load(cache)
+    assert (_broken(cache) / "kept").exists()
+
+
+@rebuilds
+def is_cached(path: Path) -> bool:
+    """Check a cache as trainers do: missing is no error."""
+    if not path.exists():
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return "latents.npy" in archive.namelist()
+
+
+def test_a_check_of_a_whole_file_says_so(cache: Path) -> None:
+    """Nothing is in the way of a check that works."""
+    assert is_cached(cache)
+
+
+def test_a_check_of_a_broken_file_finds_nothing_cached(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """So the trainer makes it anew in the same attempt; the file is named all the same."""
+    cache.write_bytes(cache.read_bytes()[:2000])
+    assert not is_cached(cache)
+    assert _broken(cache).exists()
+    assert "image.npz: is truncated or damaged" in caplog.text
+
+
+@posix
+def test_a_check_of_a_fifo_finds_nothing_cached(cache: Path) -> None:
+    """It is never opened."""
+    cache.unlink()
+    os.mkfifo(cache)
+    assert not is_cached(cache)
+
+
+def test_a_broken_file_that_cannot_be_set_aside_is_an_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Called again, the check meets the same file; the error says what to do."""
+
+    def refuse(source: str, target: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "rename", refuse)
+    cache.write_bytes(b"")
+    with pytest.raises(CacheBroken, match=r"could not be set aside \(Permission denied\), remove it by hand"):
+        is_cached(cache)
+
+
+def test_of_two_processes_that_meet_a_broken_file_the_second_finds_it_gone(cache: Path) -> None:
+    """The first has set it aside between the second's look and its read: that is no missing file."""
+    cache.rename(_broken(cache))
+    with pytest.raises(CacheBroken, match=r"was found broken and set aside as image\.npz\.broken"):
+        load(cache)
+
+
+def test_a_check_that_loses_its_file_to_another_process_asks_again(cache: Path) -> None:
+    """The file was there when it looked, and was set aside before it read."""
+
+    @rebuilds
+    def check(path: Path) -> bool:
+        if not path.exists():
+            return False
+        path.rename(_broken(path))
+        return bool(path.read_bytes())
+
+    assert not check(cache)
+
+
+def test_a_file_made_anew_by_another_process_is_not_set_aside(cache: Path) -> None:
+    """What was judged is not what lies there now."""
+    judged = broken.look(str(cache))
+    again = cache.with_name("new")
+    again.write_bytes(cache.read_bytes())
+    again.replace(cache)
+    assert "another process" in str(broken.set_aside(str(cache), "is empty", judged))
+    assert cache.exists()
+
+
+def test_a_read_that_only_takes_too_long_proves_nothing(cache: Path) -> None:
+    """A broken file is left, and unread, when the wait for it is what failed."""
+    cache.write_bytes(b"")
+    with pytest.raises(DeadlineExceeded), reads(cache):
+        raise DeadlineExceeded("reading", 3.0)
+    assert cache.exists()
 
 
 def test_the_file_of_a_method_is_its_first_path(cache: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,9 +104,13 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
 SAVED = {"base": {"name": "base"}, "order": {"name": "order"}, "now": {"name": "now"}}
 
 
+def load(known: Manifest | None, states: Any = SAVED, told: tuple[int, int] | None = None) -> None:
+    resume.loaded(resume.Loaded(folder=Path("state"), manifest=known, states=states, told=told))
+
+
 def resumed(recorder: Recorder, known: Manifest, *, workers: int, lasting: bool) -> list[str]:
     """Return what happens before the first batch of the resumed epoch is trained."""
-    resume.loaded(known, SAVED)
+    load(known)
     epoch, skipped, step = resume.resume_point(1, 0, 0, 10, 1)
     assert (skipped, step) == (0, known.true_step)
     number, batch = next(resume.batches(Loader(recorder, workers=workers, lasting=lasting), epoch))
@@ -143,7 +150,7 @@ def test_the_recipe(recorder: Recorder, known: Manifest, workers: int, lasting: 
 
 
 def test_only_the_resumed_epoch_is_special(recorder: Recorder) -> None:
-    resume.loaded(manifest(12, 2, 2), SAVED)
+    load(manifest(12, 2, 2))
     epoch, _, _ = resume.resume_point(1, 0, 0, 10, 1)
     loader = Loader(recorder, workers=2, lasting=True)
     assert [number for number, _ in resume.batches(loader, epoch)] == list(range(2, 10))
@@ -153,7 +160,7 @@ def test_only_the_resumed_epoch_is_special(recorder: Recorder) -> None:
 
 
 def test_a_state_without_random_states_still_goes_on_at_its_batch(recorder: Recorder) -> None:
-    resume.loaded(manifest(12, 2, 2), None)
+    load(manifest(12, 2, 2), None)
     epoch, _, _ = resume.resume_point(1, 0, 0, 10, 1)
     loader = Loader(recorder, workers=2, lasting=True)
     assert [batch for _, batch in resume.batches(loader, epoch)] == list(range(2, 10))
@@ -161,7 +168,7 @@ def test_a_state_without_random_states_still_goes_on_at_its_batch(recorder: Reco
 
 def test_the_position_counts_the_batches_of_all_attempts(recorder: Recorder) -> None:
     assert resume.position() is None
-    resume.loaded(manifest(12, 2, 2), SAVED)
+    load(manifest(12, 2, 2))
     epoch, _, _ = resume.resume_point(1, 0, 0, 10, 1)
     seen = []
     for _ in resume.batches(Loader(recorder, workers=2, lasting=True), epoch):
@@ -181,83 +188,157 @@ def test_living_workers_keep_their_first_random_state(recorder: Recorder) -> Non
     assert saved["order"] == {"name": "noted 3"}
 
 
-TRAINER = """
-import random, sys
-import numpy, torch
-from pathlib import Path
-from accelerate import Accelerator
-import fluxguard
-from fluxguard.guard import resume
-
-class Data:
-    epoch = 0
-    order = list(range(7))
-    def __len__(self): return 7
-    def __getitem__(self, index):
-        return torch.tensor([float(self.order[index]), random.random() if flips else 0.5, 1.0])
-    def set_current_epoch(self, epoch):
-        while self.epoch < epoch:
-            self.epoch += 1
-            random.seed(self.epoch)
-            random.shuffle(self.order)
-
-def collate(examples):
-    info = torch.utils.data.get_worker_info()
-    (info.dataset if info else data).set_current_epoch(now.value)
-    return examples[0]
-
-workers, lasting, gas, kill_at, flips = map(int, sys.argv[1:6])
-state = sys.argv[6]
-import multiprocessing
-now = multiprocessing.Value("i", 0)
-data = Data()
-data.order = list(range(7))
-torch.manual_seed(1); random.seed(1); numpy.random.seed(1)
-accelerator = Accelerator(cpu=True, gradient_accumulation_steps=gas)
-model = torch.nn.Linear(3, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-loader = fluxguard.DataLoader(data, batch_size=1, shuffle=True, collate_fn=collate, num_workers=workers,
-                              persistent_workers=bool(lasting))
-model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-if Path(state).exists():
-    fluxguard.load_state(accelerator, state)
-first, _, step = fluxguard.resume_point(0, 0, 0, len(loader), gas)
-for epoch in range(first, 4):
-    now.value = epoch + 1
-    for _, batch in fluxguard.batches(loader, epoch):
-        with accelerator.accumulate(model):
-            noise = torch.rand(3) + numpy.random.rand()
-            accelerator.backward((model(batch + noise) ** 2).mean())
-            optimizer.step()
-            optimizer.zero_grad()
-        if accelerator.sync_gradients:
-            step += 1
-            if step == kill_at:
-                fluxguard.save_state(accelerator, state)
-                import os; os._exit(9)
-print(step, [parameter.flatten().tolist() for parameter in model.parameters()])
-"""
+def args(planned: int = 40, accumulation: int = 1, **more: Any) -> SimpleNamespace:
+    known = {"output_dir": "", "output_name": "lora", "save_model_as": "safetensors", "initial_step": None}
+    return SimpleNamespace(
+        **{**known, "initial_epoch": None, **more}, max_train_steps=planned, gradient_accumulation_steps=accumulation
+    )
 
 
-@pytest.mark.integration
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize(
-    ("workers", "lasting", "accumulation", "kill_at", "flips"),
-    [(2, 1, 1, 17, 1), (2, 1, 1, 14, 0), (2, 0, 1, 17, 1), (0, 0, 1, 10, 1), (2, 1, 2, 10, 1), (0, 0, 2, 8, 1)],
-    ids=["living", "living, at an epoch's end", "new", "none", "accumulated", "accumulated, at an epoch's end"],
-)
-def test_a_killed_and_resumed_training_is_equal_to_the_undisturbed_one(
-    spawn: Any, tmp_path: Path, workers: int, lasting: int, accumulation: int, kill_at: int, flips: int
+def weights(path: Path, *, size: int = 8) -> None:
+    header = json.dumps({"__metadata__": {}, "a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+
+
+@pytest.fixture
+def finished(recorder: Recorder, tmp_path: Path) -> Any:
+    """The state of a finished training of 40 steps, loaded; its final weights are not there yet."""
+    (tmp_path / "lora-state").mkdir()
+    (tmp_path / "lora-state" / "optimizer.bin").touch()
+    resume.loaded(resume.Loaded(folder=tmp_path / "lora-state", manifest=manifest(40, 4, 10), states=SAVED))
+    return args(output_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("told", [40, 10], ids=["a hardened trainer's count", "upstream's after a resume"])
+def test_a_finished_training_says_so_and_ends_well(
+    finished: Any, tmp_path: Path, told: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pytest.importorskip("accelerate")
-    script = tmp_path / "trainer.py"
-    script.write_text(TRAINER)
+    weights(tmp_path / "lora.safetensors")
+    with pytest.raises(SystemExit) as ended:
+        resume.unless_finished(finished, told, 10)
+    assert ended.value.code == 0
+    assert "The training is finished: the state holds 40 steps and 40 are planned" in caplog.text
 
-    def train(kill: int, state: str) -> str:
-        trainer = spawn(script, workers, lasting, accumulation, kill, flips, tmp_path / state)
-        assert trainer.ends() == (9 if kill else 0), trainer.output
-        return trainer.output.strip().splitlines()[-1] if not kill else ""
 
-    undisturbed = train(0, "none")
-    train(kill_at, "state")
-    assert train(0, "state") == undisturbed
+@pytest.mark.parametrize("case", ["missing", "cut", "no header", "of an earlier training"])
+def test_a_finished_training_without_its_final_weights_only_writes_them(
+    finished: Any, recorder: Recorder, tmp_path: Path, case: str
+) -> None:
+    final = tmp_path / "lora.safetensors"
+    if case == "cut":
+        weights(final, size=7)
+    elif case == "no header":
+        final.write_bytes(b"")
+    elif case == "of an earlier training":
+        weights(final)
+        os.utime(final, (1.0, 1.0))
+    assert resume.unless_finished(finished, 40, 10) < 40
+    assert resume.resume_point(3, 0, 0, 10, 1) == (4, 0, 40)
+    assert list(resume.epochs(4)) == [3]
+    assert list(resume.batches(Loader(recorder, workers=2, lasting=True), 3)) == []
+    here = resume.position()
+    assert here is not None
+    assert (here.epoch, here.batch, here.step, here.trained) == (4, 10, 40, False)
+    assert resume.states_to_save() == SAVED
+    assert recorder.events == []
+
+
+def test_a_training_that_ends_in_mid_epoch_is_finished_there(recorder: Recorder) -> None:
+    """Upstream would train on to the end of the epoch."""
+    load(manifest(25, 3, 5))
+    assert resume.unless_finished(args(25), 25, 10) < 25
+    assert resume.resume_point(2, 0, 0, 10, 1) == (3, 0, 25)
+
+
+def test_more_epochs_go_on_where_the_finished_training_ended(finished: Any, recorder: Recorder) -> None:
+    finished.max_train_steps = 60
+    assert resume.unless_finished(finished, 40, 10) == 40
+    assert resume.resume_point(4, 0, 0, 10, 1) == (4, 0, 40)
+
+
+@pytest.mark.parametrize(
+    ("told", "accumulation", "expected"),
+    [
+        pytest.param((2, 12), 1, (1, 2, 12), id="of an undisturbed training"),
+        pytest.param((3, 2), 1, (2, 2, 22), id="of one that had been resumed: its step is that of one attempt"),
+        pytest.param((2, 10), 1, (2, 0, 20), id="at an epoch's end"),
+        pytest.param((2, 5), 3, (1, 3, 5), id="accumulated"),
+        pytest.param((2, 8), 3, (2, 0, 8), id="accumulated, at an epoch's end"),
+    ],
+)
+def test_the_state_of_a_trainer_that_was_not_hardened_goes_on_at_its_true_step(
+    recorder: Recorder,
+    told: tuple[int, int],
+    accumulation: int,
+    expected: tuple[int, int, int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    load(None, None, told)
+    assert resume.unless_finished(args(40, accumulation), told[1], 10) == expected[2]
+    epoch, skipped, step = resume.resume_point(0, 0, 0, 10, accumulation)
+    loader = Loader(recorder, workers=0, lasting=False)
+    first = next(resume.batches(loader, epoch))[0]
+    assert (epoch, skipped, step, first) == (expected[0], 0, expected[2], expected[1])
+    assert "not those of an undisturbed training" in caplog.text
+
+
+def test_a_state_that_says_nothing_is_counted_from_0(recorder: Recorder, caplog: pytest.LogCaptureFixture) -> None:
+    load(None, None)
+    assert resume.unless_finished(args(), 0, 10) == 0
+    assert resume.resume_point(0, 0, 0, 10, 1) == (0, 0, 0)
+    assert "does not say how many steps" in caplog.text
+
+
+def test_what_the_user_says_wins_over_a_state_without_manifest(recorder: Recorder) -> None:
+    load(None, None, (2, 12))
+    assert resume.unless_finished(args(initial_step=15), 15, 10) == 15
+    assert resume.resume_point(1, 5, 5, 10, 1) == (1, 0, 15)
+
+
+def test_a_manifest_wins_over_what_the_user_says(recorder: Recorder, caplog: pytest.LogCaptureFixture) -> None:
+    load(manifest(12, 2, 2))
+    assert resume.unless_finished(args(initial_step=15), 15, 10) == 12
+    assert "goes on at step 12, which the state holds, not at 15" in caplog.text
+
+
+@pytest.mark.parametrize("flag", [{"initial_step": 0}, {"initial_epoch": 1}])
+def test_a_user_may_count_from_0_upon_the_weights_of_a_state(recorder: Recorder, flag: dict[str, int]) -> None:
+    load(manifest(40, 4, 10))
+    assert resume.unless_finished(args(**flag), 0, 10) == 0
+    assert resume.resume_point(0, 0, 0, 10, 1) == (0, 0, 0)
+    assert [number for number, _ in resume.batches(Loader(recorder, workers=0, lasting=False), 0)] == list(range(10))
+
+
+def test_a_trainer_that_counts_from_0_goes_on_as_well(recorder: Recorder) -> None:
+    load(manifest(22, 3, 2))
+    assert resume.bar(40) == {"total": 40, "initial": 22}
+    assert resume.first_step(args(), 10) == 22
+    assert resume.bar(40) == {"total": 40, "initial": 22}
+    assert list(resume.epochs(4)) == [2, 3]
+    loader = Loader(recorder, workers=0, lasting=False)
+    assert [number for number, _ in resume.batches(loader, 2)] == list(range(2, 10))
+
+
+def test_a_fresh_trainer_that_counts_from_0_does_so(recorder: Recorder) -> None:
+    assert resume.bar(40) == {"total": 40, "initial": 0}
+    assert resume.first_step(args(), 10) == 0
+    assert list(resume.epochs(4)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("accumulation", [1, 2, 3, 4, 10, 11])
+def test_every_step_of_all_attempts_is_counted_once(recorder: Recorder, accumulation: int) -> None:
+    """An epoch's last step may embody fewer batches than the others."""
+    resume.resume_point(0, 0, 0, 10, accumulation)
+    loader = Loader(recorder, workers=2, lasting=True)
+    step = 0
+    for epoch in range(3):
+        for number, _ in resume.batches(loader, epoch):
+            step += (number + 1) % accumulation == 0 or number == 9
+            here = resume.position()
+            assert here is not None
+            if (number + 1) % accumulation == 0 or number == 9:
+                assert here.step == step
+
+
+def test_the_losses_of_batches_never_seen_do_not_count() -> None:
+    assert [resume.loss_slot(step, [0.5, 0.5]) for step in (0, 1, 2, 7)] == [0, 1, 2, 2]

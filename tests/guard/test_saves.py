@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ import pytest
 
 from fluxguard import manifest
 from fluxguard.errors import StateUnusable
-from fluxguard.guard import resume, saves
+from fluxguard.guard import deadlines, resume, saves
+from fluxguard.limits import WaitLimits
 
 RANDOM_STATES = {"base": {"torch": "b"}, "order": {"torch": "o"}, "now": {"torch": "n"}}
+HERE = resume.Position(epoch=2, batch=1, batches_per_epoch=10, step=11, trained=True)
 
 
 class Accelerator:
@@ -46,9 +50,7 @@ class Accelerator:
 def accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Accelerator]:
     resume.begin_again()
     monkeypatch.setattr(resume, "states_to_save", lambda: RANDOM_STATES)
-    monkeypatch.setattr(
-        resume, "position", lambda: resume.Position(epoch=2, batch=1, batches_per_epoch=10, accumulation=1)
-    )
+    monkeypatch.setattr(resume, "position", lambda: HERE)
     yield Accelerator()
     resume.begin_again()
 
@@ -104,9 +106,7 @@ def test_what_a_kill_left_of_a_save_is_cleared_by_the_next(accelerator: Accelera
 def test_a_count_that_is_missing_is_counted_from_the_batches(
     accelerator: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        resume, "position", lambda: resume.Position(epoch=3, batch=3, batches_per_epoch=11, accumulation=2)
-    )
+    monkeypatch.setattr(resume, "position", lambda: replace(HERE, epoch=3, batch=3, step=14))
     accelerator.fails = lambda: (tmp_path / ".a-state.partial" / "train_state.json").unlink()
     saves.save_state(accelerator, tmp_path / "a-state")
     assert manifest.read(tmp_path / "a-state").true_step == 14
@@ -120,10 +120,181 @@ def test_a_loop_that_is_not_ours_saves_without_a_manifest(
     assert names(tmp_path / "a-state") == ["model.safetensors", "train_state.json"]
 
 
-def test_only_the_first_process_saves(accelerator: Accelerator, tmp_path: Path) -> None:
-    accelerator.is_main_process = False
-    saves.save_state(accelerator, tmp_path / "a-state")
+@pytest.fixture
+def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is handed to the resume."""
+    seen: list[Any] = []
+    monkeypatch.setattr(resume, "loaded", seen.append)
+    return seen
+
+
+class Ticking:
+    """A clock on which a wait costs nothing, and something happens after a while."""
+
+    def __init__(self, after: float = 0.0, then: Callable[[], object] = lambda: None) -> None:
+        self.now, self.after, self.then = 0.0, after, then
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.after and self.now >= self.after:
+            self.after = 0.0
+            self.then()
+
+
+class Second(Accelerator):
+    """The second of two processes."""
+
+    is_main_process = False
+    process_index = 1
+    num_processes = 2
+
+
+def test_another_process_adds_its_random_states_once_the_first_has_saved(
+    accelerator: Accelerator, tmp_path: Path, handed_over: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "a-state"
+    clock = Ticking(3.0, lambda: saves.save_state(accelerator, state))
+    second = Second()
+    own = {"base": None, "order": {"torch": "o2"}, "now": {"torch": "n2"}}
+    monkeypatch.setattr(resume, "states_to_save", lambda: RANDOM_STATES if clock.after == 0.0 else own)
+    saves.save_state(second, state, clock)
+    assert second.saved_into == []
+    assert manifest.verify(state).true_step == 11
+    saves.load_state(second, state)
+    assert handed_over[0].states == {"order": {"torch": "o2"}, "now": {"torch": "n2"}}
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_another_process_does_not_wait_for_ever_for_the_first(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlines, "limits", lambda: WaitLimits(barrier=5.0))
+    clock = Ticking()
+    saves.save_state(Second(), tmp_path / "a-state", clock)
+    assert 5.0 < clock.now < 6.0
     assert names(tmp_path) == []
+    assert "the random states of process 1 are not in it" in caplog.text
+
+
+def test_another_process_of_a_loop_that_is_not_ours_waits_for_nothing(
+    accelerator: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resume, "position", lambda: None)
+    saves.save_state(Second(), tmp_path / "a-state", Ticking())
+    assert names(tmp_path) == []
+
+
+def test_a_process_without_random_states_of_its_own_takes_those_of_the_first(
+    accelerator: Accelerator, tmp_path: Path, handed_over: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Most trainers let the first process save alone."""
+    saves.save_state(accelerator, tmp_path / "a-state")
+    saves.load_state(Second(), tmp_path / "a-state")
+    assert handed_over[0].states == RANDOM_STATES
+    assert "no random states of process 1" in caplog.text
+
+
+def test_the_trainers_own_file_says_the_true_step(
+    accelerator: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a first batch is trained its trainer's count is that of nothing; other keys stay."""
+    monkeypatch.setattr(resume, "position", lambda: replace(HERE, batch=10, step=20, trained=False))
+    saves.save_state(accelerator, tmp_path / "a-state")
+    told = json.loads((tmp_path / "a-state" / "train_state.json").read_text())
+    assert told == {"current_epoch": 2, "current_step": 20}
+    assert manifest.verify(tmp_path / "a-state").true_step == 20
+
+
+def saved(accelerator: Accelerator, folder: Path) -> Path:
+    saves.save_state(accelerator, folder)
+    return folder
+
+
+def test_an_old_state_goes_when_the_new_one_verifies(accelerator: Accelerator, tmp_path: Path) -> None:
+    old, new = saved(accelerator, tmp_path / "1-state"), saved(accelerator, tmp_path / "2-state")
+    saves.remove_state(str(old), str(new))
+    assert names(tmp_path) == ["2-state"]
+
+
+def test_the_state_that_was_just_saved_is_never_removed(
+    accelerator: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upstream's --save_last_n_epochs 0 asks for that."""
+    state = saved(accelerator, tmp_path / "1-state")
+    saves.remove_state(state, state)
+    monkeypatch.chdir(tmp_path)
+    saves.remove_state("1-state", state)
+    (tmp_path / "link").symlink_to(tmp_path)
+    saves.remove_state(tmp_path / "link" / "1-state", state)
+    assert manifest.verify(state)
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "flipped", "no manifest"])
+def test_an_old_state_stays_when_the_new_one_does_not_verify(
+    accelerator: Accelerator, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = saved(accelerator, tmp_path / "1-state"), saved(accelerator, tmp_path / "2-state")
+    weights = new / "model.safetensors"
+    if damage == "missing":
+        shutil.rmtree(new)
+    elif damage == "cut":
+        weights.write_bytes(weights.read_bytes()[:-1])
+    elif damage == "flipped":
+        weights.write_bytes(b"x" + weights.read_bytes()[1:])
+    else:
+        (new / manifest.NAME).unlink()
+    saves.remove_state(old, new)
+    assert manifest.verify(old)
+    assert "1-state is kept" in caplog.text
+
+
+def test_a_removal_that_is_cut_off_leaves_nothing_that_looks_like_a_state(
+    accelerator: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = saved(accelerator, tmp_path / "1-state"), saved(accelerator, tmp_path / "2-state")
+
+    def killed(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            saves.remove_state(old, new)
+    assert names(tmp_path) == [".1-state.removed", "2-state"]
+    saves.remove_state(saved(accelerator, tmp_path / "3-state"), new)
+    assert names(tmp_path) == ["2-state"]
+
+
+def test_an_old_state_that_cannot_be_removed_costs_a_warning(
+    accelerator: Accelerator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    new = saved(accelerator, tmp_path / "2-state")
+    saves.remove_state(tmp_path / "1-state", new)
+    assert "1-state could not be removed" in caplog.text
+
+
+@pytest.mark.parametrize("left", [(".a-state.partial",), (".a-state.old",), (".a-state.partial", ".a-state.old")])
+def test_a_state_between_the_two_renames_of_a_save_is_found(
+    accelerator: Accelerator, tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    for name in left:
+        shutil.copytree(saved(accelerator, tmp_path / "a-state"), tmp_path / name)
+        shutil.rmtree(tmp_path / "a-state")
+    saves.load_state(accelerator, tmp_path / "a-state")
+    assert manifest.verify(tmp_path / "a-state").true_step == 11
+
+
+def test_a_state_that_is_there_is_not_replaced_by_an_unfinished_one(accelerator: Accelerator, tmp_path: Path) -> None:
+    shutil.copytree(saved(accelerator, tmp_path / "a-state"), tmp_path / ".a-state.partial")
+    saves.load_state(accelerator, tmp_path / "a-state")
+    assert names(tmp_path) == [".a-state.partial", "a-state"]
 
 
 def test_a_collective_save_is_left_to_accelerate(accelerator: Accelerator, tmp_path: Path) -> None:
@@ -133,21 +304,16 @@ def test_a_collective_save_is_left_to_accelerate(accelerator: Accelerator, tmp_p
     assert accelerator.saved_into == [str(tmp_path / "a-state")]
 
 
-@pytest.fixture
-def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is handed to the resume."""
-    seen: list[Any] = []
-    monkeypatch.setattr(resume, "loaded", lambda *given: seen.extend(given))
-    return seen
-
-
 def test_a_loaded_state_hands_over_what_it_knows(
     accelerator: Accelerator, tmp_path: Path, handed_over: list[Any]
 ) -> None:
     saves.save_state(accelerator, tmp_path / "a-state")
     saves.load_state(accelerator, tmp_path / "a-state")
     assert accelerator.loaded_from == [str(tmp_path / "a-state")]
-    assert handed_over == [manifest.read(tmp_path / "a-state"), RANDOM_STATES]
+    state = tmp_path / "a-state"
+    assert handed_over == [
+        resume.Loaded(folder=state, manifest=manifest.read(state), states=RANDOM_STATES, told=(2, 11))
+    ]
 
 
 def test_a_state_that_is_not_what_was_saved_is_not_loaded(accelerator: Accelerator, tmp_path: Path) -> None:
@@ -164,7 +330,7 @@ def test_a_state_of_an_unhardened_trainer_is_loaded_as_it_is(
 ) -> None:
     accelerator.save_state(str(tmp_path / "a-state"))
     saves.load_state(accelerator, tmp_path / "a-state")
-    assert handed_over == [None, None]
+    assert handed_over == [resume.Loaded(folder=tmp_path / "a-state", manifest=None, states=None, told=(2, 11))]
 
 
 class LateAccelerator(Accelerator):
@@ -181,7 +347,7 @@ class LateAccelerator(Accelerator):
 @pytest.mark.usefixtures("accelerator")
 def test_the_late_fault_of_accelerate_is_tolerated(tmp_path: Path, handed_over: list[Any]) -> None:
     saves.load_state(LateAccelerator(), tmp_path)
-    assert handed_over == [None, None]
+    assert handed_over == [resume.Loaded(folder=tmp_path, manifest=None, states=None)]
 
 
 @pytest.mark.usefixtures("accelerator")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
-from concurrent.futures import Future
+import threading
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 import pytest
 
@@ -51,3 +52,58 @@ def test_a_cancelled_job_is_cancelled() -> None:
     future.cancel()
     with pytest.raises(concurrent.futures.CancelledError):
         fluxguard.result(future)
+
+
+def test_a_picture_that_is_read_is_waited_for_and_one_that_failed_raises_its_own_error() -> None:
+    """The file is only for the words."""
+    future: Future[int] = Future()
+    future.set_result(3)
+    assert fluxguard.result(future, "image loading", file="a.png") == 3
+    with pytest.raises(OSError, match="truncated"):
+        fluxguard.result(_failed(OSError("truncated")), "image loading", file="a.png")
+
+
+def test_an_earlier_scope_ends_the_wait_for_a_picture() -> None:
+    """In every process, and without the file being blamed."""
+    with pytest.raises(DeadlineExceeded, match="the folder"), fluxguard.fail_after(0.02, "the folder"):
+        fluxguard.result(Future(), "image loading", file="a.png")
+
+
+def test_an_executor_is_shut_down_after_all_its_jobs() -> None:
+    """Queued ones too, as by its own method."""
+    executor = ThreadPoolExecutor(1)
+    jobs = [executor.submit(pow, 2, number) for number in range(20)]
+    fluxguard.shutdown(executor)
+    assert [job.result(0) for job in jobs] == [2**number for number in range(20)]
+    with pytest.raises(RuntimeError):
+        executor.submit(pow, 2, 2)
+
+
+def test_an_executor_is_not_waited_for_a_second_time() -> None:
+    """In a `finally`, under the error of a wait that was given up already."""
+    executor, stuck = ThreadPoolExecutor(1), threading.Event()
+    job = executor.submit(stuck.wait)
+
+    def cache() -> None:
+        try:
+            fluxguard.result(job, "image loading", limit=0.02)
+        finally:
+            fluxguard.shutdown(executor)
+            stuck.set()
+
+    with pytest.raises(DeadlineExceeded, match="image loading"):
+        cache()
+
+
+def test_another_kind_of_executor_is_shut_down_its_own_way() -> None:
+    """Nothing is known of its threads."""
+
+    class Own(Executor):
+        shut = False
+
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            self.shut = wait
+
+    own = Own()
+    fluxguard.shutdown(own)
+    assert own.shut

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fluxguard.clock import FakeClock
+from fluxguard.guard import pulse
+from fluxguard.guard import watcher as watchers
 from fluxguard.guard.watcher import LATE, OpenWaits, Wait
 
 
@@ -99,3 +101,25 @@ def test_only_fatal_waits_end_the_process(ticking: Ticking) -> None:
     for wait in (_wait(ticking.clock, 1, fatal=False), late, early):
         ticking.waits.add(wait)
     assert ticking.waits.fatal() == [early, late]
+
+
+def test_a_deadline_that_moved_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor ends a trainer that is past the deadline it sees; one that has not moved is no sign of life."""
+
+    class Heart:
+        wait, deadline, beats = b"", 0.0, 0
+
+        def beat(self) -> None:
+            self.beats += 1
+
+    heart, clock = Heart(), FakeClock()
+    monkeypatch.setattr(pulse, "heart", lambda: heart)
+    monkeypatch.setattr(watchers.Watcher, "_start", lambda self: None)
+    watcher, wait = watchers.Watcher(clock), _wait(clock, 30)
+    watcher.open(wait)
+    assert (heart.deadline, heart.beats) == (wait.at, 1)
+    watcher._follow()
+    assert heart.beats == 1
+    wait.at += 10
+    watcher._follow()
+    assert (heart.deadline, heart.beats) == (wait.at, 2)

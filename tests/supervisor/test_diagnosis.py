@@ -57,6 +57,26 @@ def test_the_guard_may_ask_for_no_other_attempt() -> None:
     assert not diagnose(ENDED, Evidence(exit=Exit(code=1), last_words=words)).again
 
 
+@pytest.mark.parametrize("state", ["/out/run-000004-state", None])
+def test_losses_that_are_not_a_number_stop_the_run(state: str | None) -> None:
+    """With the state to go on from, and no other attempt."""
+    what = "the loss was not a number 20 times in a row, from step 41 on"
+    words = {"cause": "loss not finite", "verdict": "never", "what": what, "limit": 20, "waited": 0.0, "file": state}
+    found = diagnose(ENDED, Evidence(exit=Exit(code=1), last_words=words))
+    assert (found.cause, found.again) == ("loss not finite", False)
+    assert "20 times in a row, from step 41 on" in found.words
+    assert (state or "start again") in found.advice
+
+
+def test_an_error_that_was_survived_is_no_cause() -> None:
+    """A picture that did not fit into memory hours ago did not end the run."""
+    told = ["Traceback (most recent call last):", "torch.OutOfMemoryError: CUDA out of memory"]
+    survived = [f"fluxguard| {line}" for line in told]
+    assert diagnose(ENDED, Evidence(exit=Exit(code=3), lines=survived)).cause == "ended without a word"
+    raised = ["Traceback (most recent call last):", "ValueError: nope"]
+    assert "ValueError" in diagnose(ENDED, Evidence(exit=Exit(code=1), lines=[*raised, *survived])).cause
+
+
 def test_a_stopped_worker_is_named() -> None:
     """One stopped process among others that wait for it."""
     usage = Usage(1.0, 0, ((5, "python", "sleeping"), (6, "python", "stopped")))

@@ -173,6 +173,21 @@ def test_a_partial_that_verifies_is_a_state(run: RunDir) -> None:
     assert not (run.output_dir / ".y-state.partial").exists()
 
 
+def test_a_numbered_name_is_a_state_too(run: RunDir) -> None:
+    """A fork numbers what it would otherwise overwrite."""
+    state(run, "x-step00000004", 1, 4)
+    state(run, "x-step00000008", 1, 8).rename(run.output_dir / "x-step00000004-state_001")
+    assert newest(run) == 8
+
+
+def test_what_a_kill_left_of_a_removal_is_cleared(run: RunDir) -> None:
+    """It is whole no more, or soon would not have been."""
+    state(run, "x-step00000008", 1, 8)
+    state(run, "x-step00000004", 1, 4).rename(run.output_dir / ".x-step00000004-state.removed")
+    assert newest(run) == 8
+    assert not (run.output_dir / ".x-step00000004-state.removed").exists()
+
+
 def test_pruning_keeps_what_is_resumed_from_and_all_that_is_newer(run: RunDir) -> None:
     """A newer state that this trainer cannot resume from must not push out the one that it can."""
     for step in (2, 5, 7, 9):

@@ -1,0 +1,177 @@
+"""The other ranks of a distributed training: who has come to a barrier, and who still shows signs of life.
+
+The ranks meet in the key-value store through which torch.distributed found them, not in a collective: every rank sees
+who is missing (of a monitored barrier only rank 0 learns that), nothing has to be created on all ranks first, and no
+NCCL timeout runs while a slow rank still works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from fluxguard import heartbeat, limits
+from fluxguard.errors import LimitsError
+from fluxguard.guard import pulse
+from fluxguard.limits import Limits
+from fluxguard.rundir import LIMITS_VARIABLE
+
+_PREFIX = "fluxguard"
+_STEPS = ("", "first step", "step")  # in these every rank does the same, so none may be far behind
+_DEAD = ("Z", "X")
+_OVER = -(1 << 40)  # more than any number of ranks: the sum stays negative, however many come too late
+
+
+class Store(Protocol):
+    """What is needed of a torch.distributed store; its `add` returns the new sum, and 0 reads it."""
+
+    def add(self, key: str, amount: int) -> int: ...
+
+
+class Meeting:
+    """One barrier of all ranks in a store."""
+
+    def __init__(self, store: Store, number: int, rank: int, world: int) -> None:
+        self._store = store
+        self._key = f"barrier/{number}"
+        self._rank = rank
+        self._world = world
+
+    def arrive(self) -> None:
+        """Say that this rank has come."""
+        self._store.add(f"{self._key}/{self._rank}", 1)
+        self._store.add(self._key, 1)
+
+    def here(self) -> int:
+        """Return how many ranks have come; negative when one of them has given the others up."""
+        return self._store.add(self._key, 0)
+
+    def complete(self, here: int) -> bool:
+        """Return whether these are all."""
+        return here >= self._world
+
+    def missing(self) -> tuple[int, ...]:
+        """Return the ranks that have not come."""
+        return tuple(rank for rank in range(self._world) if not self._store.add(f"{self._key}/{rank}", 0))
+
+    def give_up(self) -> None:
+        """Tell every rank that is here, or comes later, that this barrier is over."""
+        self._store.add(self._key, _OVER)
+
+
+class Sign(NamedTuple):
+    """What can be seen of another rank from here: its heartbeat on this machine."""
+
+    beats: int
+    phase: str
+
+
+class Signs:
+    """When each of the other ranks last showed a sign of life, and how long it may go on without one."""
+
+    def __init__(self, look: Callable[[int], Sign | None], allowed: Callable[[str], float], since: float) -> None:
+        self._look = look
+        self._allowed = allowed
+        self._since = since
+        self._seen: dict[int, tuple[Sign | None, float]] = {}
+
+    def left(self, rank: int, now: float) -> float:
+        """Return the seconds for which `rank` may still go on without a sign; 0 or less when it had none too long."""
+        sign = self._look(rank)
+        before = self._seen.get(rank)
+        if before is None or before[0] != sign:
+            self._seen[rank] = before = (sign, self._since if before is None else now)
+        return before[1] + self._allowed(sign.phase if sign else "step") - now
+
+
+def sign_of(rank: int) -> Sign | None:
+    """Return what can be seen of another rank; None without a supervisor, when it is dead or on another machine."""
+    run = pulse.run_dir()
+    if run is None:
+        return None
+    try:
+        beat = heartbeat.read(heartbeat.path_for(run.beats(), rank))
+    except (OSError, ValueError):
+        return None
+    return Sign(beat.beats, beat.phase) if beat is not None and _lives(beat.pid) else None
+
+
+def _lives(pid: int) -> bool:
+    """Return whether a process of this machine lives; True where the platform does not say."""
+    if not sys.platform.startswith("linux"):
+        return True
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in _DEAD
+    except OSError:
+        return False
+
+
+def allowing(limit: float) -> Callable[[str], float]:
+    """Return how long a rank may be silent in a phase: `limit`, or while it saves or samples what that phase allows."""
+
+    def allowed(phase: str) -> float:
+        if phase in _STEPS:
+            return limit
+        ceiling = _limits().for_phase(phase).ceiling
+        return math.inf if ceiling is None else max(limit, ceiling)
+
+    return allowed
+
+
+@functools.lru_cache(maxsize=1)
+def _limits() -> Limits:
+    path = os.environ.get(LIMITS_VARIABLE)
+    if path:
+        with contextlib.suppress(OSError, LimitsError):
+            return limits.read(path)
+    return Limits()
+
+
+class Ranks:
+    """The default process group as seen from this rank."""
+
+    def __init__(self, dist: Any) -> None:
+        self.rank: int = dist.get_rank()
+        self.world: int = dist.get_world_size()
+        self._dist = dist
+
+    def store(self) -> Store:
+        """Return a part of the group's store that nobody else uses."""
+        # The only way to it in every torch so far; the group keeps it for the life of the process.
+        store: Store = self._dist.PrefixStore(_PREFIX, self._dist.distributed_c10d._get_default_store())
+        return store
+
+    def longer_timeout(self) -> float:
+        """Return the seconds a user has allowed collectives when that is more than torch's own, else 0.
+
+        Who asks for longer (`--ddp_timeout`) knows that the ranks differ by as much.
+        """
+        c10d = self._dist.distributed_c10d
+        try:
+            nccl = self._dist.get_backend() == "nccl"
+            device = sys.modules["torch"].device("cuda" if nccl else "cpu")
+            asked = c10d._get_default_group()._get_backend(device).options._timeout
+            own = getattr(c10d, "default_pg_nccl_timeout", None) if nccl else None
+            longer = asked > (own or c10d.default_pg_timeout)
+        except (AttributeError, KeyError, RuntimeError, ValueError, TypeError):
+            return 0.0  # these places are torch's own business and differ between its versions
+        return float(asked.total_seconds()) if longer else 0.0
+
+
+def ranks() -> Ranks | None:
+    """Return the process group of this process, or None where there is none or it has one rank only."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
+        return None
+    return Ranks(dist)
+
+
+def patience(limit: float | None, longer: float) -> float:
+    """Return how long one rank waits for others; infinite for None."""
+    return math.inf if limit is None else max(limit, longer)
