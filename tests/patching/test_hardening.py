@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from fluxguard.errors import CheckoutChanged, InputError, PatchError, RuleMissed, UnknownCheckout
-from fluxguard.patching import Edit, Rule, apply, check, hardened_copy, hardening, is_hardened, plan, revert
+from fluxguard.patching import Edit, Rule, apply, check, hardened_copy, hardening, is_hardened, plan, planning, revert
+from fluxguard.patching.vendored import guard
 
+GUARD = {"__init__.py": b"", "guard/saves.py": b"# guard\n"}
 TRAINER = 'import os\nfrom library import (\n    util as helpers,\n)\n\nif __name__ == "__main__":\n    wait()\n'
 
 
@@ -34,8 +36,9 @@ def rule(name: str, *, required: bool = True, unless_without: str = "", find: st
 def rules(monkeypatch: pytest.MonkeyPatch) -> list[Rule]:
     """The rules in force; a test may add to them."""
     known = [rule("waits")]
-    monkeypatch.setattr(hardening, "load_rules", lambda: tuple(known))
-    monkeypatch.setattr(hardening, "_vendored", lambda: {"__init__.py": b"", "guard/saves.py": b"# guard\n"})
+    monkeypatch.setattr(planning, "load_rules", lambda: tuple(known))
+    monkeypatch.setattr(hardening, "our_digest", lambda: repr(known))
+    monkeypatch.setattr(hardening, "vendored", lambda kind: {f"fluxguard/{name}": data for name, data in GUARD.items()})
     return known
 
 
@@ -74,10 +77,11 @@ def snapshot(root: Path) -> dict[str, tuple[int, bytes]]:
 def test_a_plan_touches_nothing(checkout: Path) -> None:
     before = snapshot(checkout)
     planned = plan(checkout)
-    assert [change.path for change in planned.changes] == ["flux_train_network.py", "library/util.py"]
+    assert [change.path for change in planned.changes] == ["flux_train_network.py", "library/util.py", "tools/tool.py"]
     assert planned.changes[1].after == (
         codecs.BOM_UTF8
-        + "# é\r\nimport fluxguard  # fluxguard: import\r\nx = fluxguard.wait()  # fluxguard: waits\r\n".encode()
+        + "# é\r\nfrom library import fluxguard  # fluxguard: import\r\n".encode()
+        + b"x = fluxguard.wait()  # fluxguard: waits\r\n"
     )
     assert snapshot(checkout) == before
 
@@ -91,14 +95,14 @@ def test_files_that_do_not_parse_are_skipped_and_named(checkout: Path) -> None:
 def test_hardening_brings_its_guard_and_says_what_it_did(checkout: Path) -> None:
     report = apply(checkout)
     assert report.hardened
-    assert (report.rows[0].sites, report.rows[0].unguarded, len(report.rows[0].files)) == (2, 0, 2)
+    assert (report.rows[0].sites, report.rows[0].unguarded, len(report.rows[0].files)) == (3, 0, 3)
     assert is_hardened(checkout)
     assert check(checkout).hardened
     assert (checkout / "fluxguard/guard/saves.py").read_text() == "# guard\n"
 
 
 def test_the_guard_that_is_brought_imports_nothing_that_stays_behind() -> None:
-    brought = hardening._vendored()
+    brought = guard()
     modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in brought}
     for name, data in brought.items():
         for imported in re.findall(r"^ *(?:from|import) fluxguard\.([\w.]+)", data.decode(), re.MULTILINE):
@@ -108,7 +112,7 @@ def test_the_guard_that_is_brought_imports_nothing_that_stays_behind() -> None:
 def test_an_unhardened_checkout_shows_its_open_sites(checkout: Path) -> None:
     report = check(checkout)
     assert not report.hardened
-    assert (report.rows[0].sites, report.rows[0].unguarded) == (0, 2)
+    assert (report.rows[0].sites, report.rows[0].unguarded) == (0, 3)
     assert not is_hardened(checkout)
 
 
@@ -116,7 +120,7 @@ def test_reverting_restores_every_byte(checkout: Path) -> None:
     before = snapshot(checkout)
     apply(checkout)
     assert snapshot(checkout) != before
-    assert set(revert(checkout)) == {"flux_train_network.py", "library/util.py"}
+    assert set(revert(checkout)) == {"flux_train_network.py", "library/util.py", "tools/tool.py"}
     assert snapshot(checkout) == before
     assert revert(checkout) == ()
 
@@ -179,17 +183,27 @@ def test_only_a_checkout_with_flux_promises_sites(checkout: Path, rules: list[Ru
     assert apply(checkout).missed == ()
 
 
-def test_an_edited_file_is_not_taken_back(checkout: Path) -> None:
+def test_an_edited_file_stays_and_the_others_are_restored(checkout: Path) -> None:
+    before = snapshot(checkout)
     apply(checkout)
     path = checkout / "library/util.py"
-    path.write_bytes(path.read_bytes() + b"# mine\r\n")
-    before = snapshot(checkout)
-    for action in (revert, apply):
-        with pytest.raises(CheckoutChanged, match=r"library/util\.py"):
-            action(checkout)
-    assert snapshot(checkout) == before
+    left = path.read_bytes()
+    path.write_bytes(left + b"# mine\r\n")
+    with pytest.raises(CheckoutChanged, match=r"library/util\.py"):
+        apply(checkout)
     assert not is_hardened(checkout)
     assert check(checkout).edited == ("library/util.py",)
+    for _ in range(2):
+        with pytest.raises(CheckoutChanged, match=r"library/util\.py"):
+            revert(checkout)
+        after = snapshot(checkout)
+        assert path.read_bytes() == left + b"# mine\r\n"
+        assert {name for name in before if after.get(name) != before[name]} == {"library/util.py"}
+        assert "fluxguard/__init__.py" in after, "what the edited file calls stays"
+        assert after[".fluxguard-originals/library/util.py"] == before["library/util.py"]
+    path.write_bytes(left)
+    assert revert(checkout) == ("library/util.py",)
+    assert snapshot(checkout) == before
 
 
 def test_a_file_that_git_replaced_is_hardened_anew(checkout: Path) -> None:
