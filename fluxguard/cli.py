@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
 import shlex
 import sys
 import time
-from importlib import metadata
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -20,7 +21,7 @@ from fluxguard.rundir import RunDir
 
 if TYPE_CHECKING:
     from fluxguard.drill.drill import Result as DrillResult
-    from fluxguard.patching import Report as HardeningReport
+    from fluxguard.patching.asking import Answer
     from fluxguard.supervisor.ledger import Event
 
 GOOD, BAD, INPUT, OURS = 0, 1, 2, 3
@@ -37,6 +38,8 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib import metadata
+
         print(f"fluxguard {metadata.version('fluxguard-kit')}")
         raise typer.Exit
 
@@ -246,41 +249,87 @@ def _show_drill(result: DrillResult) -> None:
 
 @app.command("apply-patches")
 def apply_patches(
-    checkout: Annotated[Path, typer.Argument(help="An sd-scripts checkout.", show_default=False)],
+    checkout: Annotated[
+        Path, typer.Argument(help="An sd-scripts checkout, or a FluxGym around it.", show_default=False)
+    ],
     to: Annotated[Path | None, typer.Option(help="Harden a copy there instead of the checkout itself.")] = None,
-    partial: Annotated[bool, typer.Option("--partial", help="Go on when a required rule finds no site.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit code 1 if unguarded.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit code 1 if anything is unguarded.")
+    ] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Change nothing; print what hardening changes.")] = False,
     revert: Annotated[bool, typer.Option("--revert", help="Take the hardening back, byte for byte.")] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Go on when a required rule finds no site.")] = False,
+    only: Annotated[list[str] | None, typer.Option(metavar="ID", help="Apply this rule alone; repeatable.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(metavar="ID", help="Leave this rule out; repeatable.")] = None,
+    fluxgym: Annotated[
+        bool | None, typer.Option("--fluxgym/--no-fluxgym", help="Harden FluxGym's own page too.", show_default="ask")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
     """Harden a checkout: waits bounded, states durable, resume exact."""
-    from fluxguard import patching
+    from fluxguard.patching import asking
 
-    if not checkout.is_dir():
-        raise InputError(checkout, "is no folder")
-    if revert:
-        print(f"restored {len(patching.revert(checkout))} files in {checkout}")
-        _end(GOOD)
-    if check:
-        report = patching.check(checkout)
-        _show_hardening(report)
-        _end(GOOD if report.hardened else BAD)
-    report = patching.apply(checkout, to=to, partial=partial)
-    _show_hardening(report)
-    print(f"hardened: {report.checkout}")
+    given = {"--to": to, "--check": check, "--diff": diff, "--revert": revert, "--partial": partial, "--only": only}
+    asking.refuse_contradictions({**given, "--skip": skip, "--json": as_json}, only or (), skip or ())
+    places = asking.places(checkout, page=fluxgym)
+    with _searching() as progress:
+        job = asking.Job(tuple(only or ()), tuple(skip or ()), partial, to, progress)
+        if diff:
+            sys.stdout.buffer.write(b"".join(job.diff(place) for place in places.wanted))
+            _end(GOOD)
+        if revert:
+            answers = [job.revert(place) for place in places.all]
+        elif check:
+            answers = [job.check(place) for place in places.wanted]
+        else:
+            answers = [job.apply(places.scripts)]
+    if (
+        not (revert or check)
+        and to is None
+        and (places.page_wanted or (places.offer and _accepts(places.offer, as_json)))
+    ):
+        answers.append(job.apply(places.all[-1]))
+    if as_json:
+        print(json.dumps(asking.to_mapping(answers), indent=2))
+    else:
+        _show_hardening(answers)
+        if len(answers) < len(places.all) and places.offer:
+            print(places.offer)
+    _end(GOOD if all(answer.good for answer in answers) else BAD)
 
 
-def _show_hardening(report: HardeningReport) -> None:
+@contextlib.contextmanager
+def _searching() -> Iterator[Callable[[int, int], None]]:
+    """Show how many files have been searched, where somebody looks; yields what is to be told."""
+    if not sys.stderr.isatty():
+        yield lambda done, of: None
+        return
     from rich.console import Console
-    from rich.table import Table
+    from rich.progress import Progress
 
-    table = Table("rule", "what it is for", "sites", "unguarded", "files")
-    for row in report.rows:
-        table.add_row(row.rule, row.title, str(row.sites), str(row.unguarded), str(len(row.files)))
-    Console().print(table)
-    for name, reason in report.skipped.items():
-        print(f"skipped {name}: {reason}")
-    for name in report.edited:
-        print(f"edited since it was hardened: {name}")
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("searching", total=None)
+        yield lambda done, of: shown.update(task, completed=done, total=of)
+
+
+def _accepts(offer: str, as_json: bool) -> bool:
+    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    return typer.confirm("Harden FluxGym's own page (app.py) too?", default=False)
+
+
+def _show_hardening(answers: Sequence[Answer]) -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    for answer in answers:
+        if answer.report is not None:
+            table = Table("rule", *(Column(name, justify="right") for name in ("sites", "unguarded", "files")))
+            for row in answer.report.rows:
+                table.add_row(row.rule, str(row.sites), str(row.unguarded), str(len(row.files)))
+            Console().print(table)
+        for line in answer.lines:
+            print(line)
 
 
 @app.command("app", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -74,8 +74,7 @@ def within(folder: str | os.PathLike[str]) -> tuple[Checkout, ...]:
     Raises UnknownCheckout.
     """
     found = recognise(folder)
-    inner = found.root / SD_SCRIPTS
-    return (recognise(inner), found) if found.kind == FLUXGYM and inner.is_dir() else (found,)
+    return (recognise(found.root / SD_SCRIPTS), found) if found.kind == FLUXGYM else (found,)
 
 
 def sources(checkout: Checkout) -> tuple[tuple[str, ...], dict[str, str]]:

@@ -44,7 +44,7 @@ def apply(
     edited since, InputError when a chosen rule does not exist, and OSError; nothing has been changed then.
     """
     found = checkouts.recognise(checkout)
-    choice = Choice(only=tuple(sorted(set(only))), skip=tuple(sorted(set(skip))))
+    choice = Choice.of(only, skip)
     if to is None:
         with held(found.root):
             journal.recover(found.root)

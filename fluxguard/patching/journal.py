@@ -8,6 +8,7 @@ renames follow. Last the note is removed, and the change is final.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -53,8 +54,7 @@ def recover(root: Path) -> None:
     folder = root / JOURNAL
     if (folder / _NOTE).exists():
         _undo(root, folder, _Note(**json.loads((folder / _NOTE).read_bytes())))
-    if folder.exists():
-        shutil.rmtree(folder)
+    _clear(root, folder)
 
 
 def change(root: Path, writes: Mapping[str, Content], removes: Iterable[str]) -> None:
@@ -73,7 +73,8 @@ def change(root: Path, writes: Mapping[str, Content], removes: Iterable[str]) ->
     except BaseException:
         recover(root)
         raise
-    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # the change is made; the next call clears away what is left of this
+        _clear(root, folder)
 
 
 def _missing(root: Path, name: str) -> list[str]:
@@ -145,8 +146,6 @@ def _execute(root: Path, folder: Path, note: _Note) -> None:
         _move(folder / "new" / str(number), root / name)
     for name in note.removes:
         (root / name).unlink()
-    for name in note.removes:
-        _remove_empty(root, name)
     for parent in dict.fromkeys((root / name).parent for name in note.touched):
         if parent.is_dir():
             sync_folder(parent)
@@ -157,7 +156,6 @@ def _undo(root: Path, folder: Path, note: _Note) -> None:
         if name in note.absent:
             (root / name).unlink(missing_ok=True)
         elif (kept := folder / "old" / str(number)).exists():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
             _move(kept, root / name)
     for name in reversed(note.folders):
         with contextlib.suppress(OSError):  # it is gone, or somebody has put something into it
@@ -165,14 +163,17 @@ def _undo(root: Path, folder: Path, note: _Note) -> None:
     (folder / _NOTE).unlink()
 
 
-def _remove_empty(root: Path, name: str) -> None:
-    """Remove those of our folders around a removed file that hold nothing any more."""
-    if name.split("/")[0] in _FOLDERS:
-        for parent in list(Path(name).parents)[:-1]:
+def _clear(root: Path, folder: Path) -> None:
+    """Remove those of our folders that hold nothing any more, and last the journal."""
+    for top in _FOLDERS:
+        for place, _, _ in os.walk(root / top, topdown=False):
             try:
-                (root / parent).rmdir()
-            except OSError:
-                return
+                os.rmdir(place)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def _move(source: Path, target: Path) -> None:

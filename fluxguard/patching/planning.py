@@ -16,6 +16,7 @@ from fluxguard.patching.originals import original
 from fluxguard.patching.report import Failed, Report, Row
 from fluxguard.patching.rewriting import Unparsable, rewrite
 from fluxguard.patching.rules import Rule, load_rules
+from fluxguard.patching.sharing import shared
 from fluxguard.patching.stamp import ALL, AS_LEFT, Choice
 from fluxguard.patching.vendored import import_line
 
@@ -101,31 +102,28 @@ def plan(
     chosen, left_out = choose(found.kind, rules, choice)
     names, skipped = checkouts.sources(found)
     sources = dict(_pristine(found.root, names))
-    changes: list[Change] = []
-    sites: dict[str, tuple[Site, ...]] = {}
     needs = tuple({edit.needs.encode() for rule in chosen for edit in rule.edits})
-    for number, (name, data) in enumerate(sources.items()):
-        progress(number, len(sources))
-        if not any(literal in data for literal in needs):
-            continue
-        try:
-            text, encoding, mark = checkouts.decode(data)
-            changed, of_file = rewrite(text, chosen, import_line(name))
-            after = mark + changed.encode(encoding)
-        except (SyntaxError, UnicodeError, Unparsable) as error:
-            skipped[name] = str(error)
-            continue
-        if of_file:
-            sites[name] = of_file
-        if changed != text:
-            changes.append(Change(path=name, before=data, after=after))
+    touched = [name for name, data in sources.items() if any(literal in data for literal in needs)]
+    outcomes = shared(
+        lambda name: _hardened(name, sources[name], chosen),
+        touched,
+        size=lambda name: len(sources[name]),
+        done=lambda count: progress(count, len(touched)),
+    )
+    skipped |= {name: outcome for name, outcome in zip(touched, outcomes, strict=True) if isinstance(outcome, str)}
+    searched = {name: outcome for name, outcome in zip(touched, outcomes, strict=True) if not isinstance(outcome, str)}
+    changes = [
+        Change(path=name, before=sources[name], after=after)
+        for name, (after, _) in searched.items()
+        if after != sources[name]
+    ]
     return Plan(
         checkout=found.root,
         kind=found.kind,
         changes=tuple(changes),
-        sites=sites,
+        sites={name: of_file for name, (_, of_file) in searched.items() if of_file},
         skipped=skipped,
-        missed=_missed(chosen, sites, sources, found),
+        missed=_missed(chosen, {name: of_file for name, (_, of_file) in searched.items()}, sources, found),
         rules=tuple(chosen),
         left_out=left_out,
         choice=choice,
@@ -133,6 +131,16 @@ def plan(
         marked=tuple(name for name, data in sources.items() if stamps.MARK in data),
         tree=stamps.tree_digest({**sources, **{change.path: change.after for change in changes}}.items()),
     )
+
+
+def _hardened(name: str, data: bytes, rules: Sequence[Rule]) -> tuple[bytes, tuple[Site, ...]] | str:
+    """Return a file as hardening leaves it and its sites, or why it cannot be searched."""
+    try:
+        text, encoding, mark = checkouts.decode(data)
+        changed, sites = rewrite(text, rules, import_line(name))
+        return (data if changed == text else mark + changed.encode(encoding)), sites
+    except (SyntaxError, UnicodeError, Unparsable) as error:
+        return str(error)
 
 
 def choose(kind: str, rules: Sequence[Rule], choice: Choice) -> tuple[tuple[Rule, ...], tuple[str, ...]]:

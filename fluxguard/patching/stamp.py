@@ -33,6 +33,11 @@ class Choice:
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, only: Iterable[str], skip: Iterable[str]) -> Choice:
+        """Return a choice, the same one for the same rules however they were named."""
+        return cls(only=tuple(sorted(set(only))), skip=tuple(sorted(set(skip))))
+
     def wants(self, rule: str) -> bool:
         """Return whether a rule is to be applied."""
         return (not self.only or rule in self.only) and rule not in self.skip

@@ -4,74 +4,14 @@ from __future__ import annotations
 
 import codecs
 import re
-import stat
 from pathlib import Path
 
 import pytest
 
 from fluxguard.errors import CheckoutChanged, InputError, PatchError, RuleMissed, UnknownCheckout
-from fluxguard.patching import Edit, Rule, apply, check, hardened_copy, hardening, is_hardened, plan, planning, revert
+from fluxguard.patching import Rule, apply, check, hardened_copy, is_hardened, plan, revert
 from fluxguard.patching.vendored import guard
-
-GUARD = {"__init__.py": b"", "guard/saves.py": b"# guard\n"}
-TRAINER = 'import os\nfrom library import (\n    util as helpers,\n)\n\nif __name__ == "__main__":\n    wait()\n'
-
-
-def rule(name: str, *, required: bool = True, unless_without: str = "", find: str = "wait()") -> Rule:
-    edit = Edit(find={"pattern": find}, needs=find[:4], action="replace", text=f"fluxguard.{find}")
-    return Rule(
-        id=name,
-        title="",
-        why="",
-        issue="",
-        severity="high",
-        order=1,
-        required=required,
-        unless_without=unless_without,
-        edits=(edit,),
-    )
-
-
-@pytest.fixture
-def rules(monkeypatch: pytest.MonkeyPatch) -> list[Rule]:
-    """The rules in force; a test may add to them."""
-    known = [rule("waits")]
-    monkeypatch.setattr(planning, "load_rules", lambda: tuple(known))
-    monkeypatch.setattr(hardening, "our_digest", lambda: repr(known))
-    monkeypatch.setattr(hardening, "vendored", lambda kind: {f"fluxguard/{name}": data for name, data in GUARD.items()})
-    return known
-
-
-@pytest.fixture
-def checkout(tmp_path: Path, rules: list[Rule]) -> Path:
-    """A small checkout with every kind of file."""
-    root = tmp_path / "sd-scripts"
-    files = {
-        "flux_train_network.py": TRAINER.encode(),
-        "train_network.py": b"pass\n",
-        "library/__init__.py": b"",
-        "library/util.py": codecs.BOM_UTF8 + "# é\r\nx = wait()\r\n".encode(),
-        "library/broken.py": b"x = = wait()\n",
-        "library/tests/test_x.py": b"wait()\n",
-        "tools/tool.py": b"wait()\n",
-        "model.safetensors": b"weights",
-        "venv/lib.py": b"wait()\n",
-        ".git/HEAD": b"ref",
-        "LICENSE.md": b"text",
-    }
-    for name, data in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
-    (root / "library/util.py").chmod(0o755)
-    return root
-
-
-def snapshot(root: Path) -> dict[str, tuple[int, bytes]]:
-    return {
-        path.relative_to(root).as_posix(): (stat.S_IMODE(path.stat().st_mode), path.read_bytes())
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }
+from tests.patching.conftest import TRAINER, snapshot, waits
 
 
 def test_a_plan_touches_nothing(checkout: Path) -> None:
@@ -135,7 +75,7 @@ def test_hardening_twice_is_the_same_as_once(checkout: Path) -> None:
 def test_a_new_rule_hardens_a_hardened_checkout_further(checkout: Path, rules: list[Rule]) -> None:
     before = snapshot(checkout)
     apply(checkout)
-    rules.append(rule("ends", find="exit()", required=False))
+    rules.append(waits("ends", find="exit()", required=False))
     (checkout / "train_network.py").write_text("exit()\n")
     before["train_network.py"] = (before["train_network.py"][0], b"exit()\n")
     assert check(checkout).rows[1].unguarded == 1
@@ -146,7 +86,7 @@ def test_a_new_rule_hardens_a_hardened_checkout_further(checkout: Path, rules: l
 
 
 def test_a_missed_rule_changes_nothing(checkout: Path, rules: list[Rule]) -> None:
-    rules.append(rule("missing", find="nowhere()"))
+    rules.append(waits("missing", find="nowhere()"))
     before = snapshot(checkout)
     with pytest.raises(RuleMissed, match="missing"):
         apply(checkout)
@@ -157,7 +97,7 @@ def test_a_missed_rule_changes_nothing(checkout: Path, rules: list[Rule]) -> Non
 
 
 def test_a_rule_may_promise_nothing_where_its_weakness_does_not_exist(checkout: Path, rules: list[Rule]) -> None:
-    rules.append(rule("elsewhere", find="nowhere()", unless_without="swap_blocks"))
+    rules.append(waits("elsewhere", find="nowhere()", unless_without="swap_blocks"))
     assert plan(checkout).missed == ()
     (checkout / "library/util.py").write_text("swap_blocks = 1\nwait()\n")
     assert plan(checkout).missed == ("elsewhere",)
@@ -173,12 +113,12 @@ def test_a_site_off_the_path_of_flux_proves_nothing(checkout: Path) -> None:
 
 
 def test_a_rule_without_required_misses_nothing(checkout: Path, rules: list[Rule]) -> None:
-    rules.append(rule("extra", find="nowhere()", required=False))
+    rules.append(waits("extra", find="nowhere()", required=False))
     assert apply(checkout).hardened
 
 
 def test_only_a_checkout_with_flux_promises_sites(checkout: Path, rules: list[Rule]) -> None:
-    rules.append(rule("missing", find="nowhere()"))
+    rules.append(waits("missing", find="nowhere()"))
     (checkout / "flux_train_network.py").unlink()
     assert apply(checkout).missed == ()
 
@@ -243,7 +183,7 @@ def test_a_copy_of_a_hardened_checkout_is_reverted_to_the_original(checkout: Pat
 
 
 def test_a_copy_that_fails_leaves_nothing(checkout: Path, tmp_path: Path, rules: list[Rule]) -> None:
-    rules.append(rule("missing", find="nowhere()"))
+    rules.append(waits("missing", find="nowhere()"))
     with pytest.raises(RuleMissed):
         apply(checkout, to=tmp_path / "copy")
     assert [path.name for path in tmp_path.iterdir()] == ["sd-scripts"]
