@@ -112,8 +112,9 @@ class RuleMissed(PatchError):
     def __init__(self, rules: Sequence[str], failed: Sequence[object] = ()) -> None:
         self.rules = tuple(rules)
         self.failed = tuple(failed)
+        what = "cannot protect all that they found" if failed else "found nothing to protect"
         why = "".join(f"; {site}" for site in failed)
-        super().__init__(f"required rules found nothing to protect: {', '.join(self.rules)}{why}; nothing was changed")
+        super().__init__(f"required rules {what}: {', '.join(self.rules)}{why}; nothing was changed")
 
 
 class CheckoutChanged(PatchError):
