@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
@@ -9,20 +10,18 @@ import os
 import shlex
 import sys
 import time
-from importlib import metadata
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from fluxguard import rendering
 from fluxguard.clock import SystemClock
 from fluxguard.errors import FluxguardError, InputError
 from fluxguard.rundir import RunDir
 
 if TYPE_CHECKING:
-    from fluxguard.drill.drill import Result as DrillResult
-    from fluxguard.patching import Report as HardeningReport
-    from fluxguard.patching.scanning import Scan
     from fluxguard.supervisor.ledger import Event
 
 GOOD, BAD, INPUT, OURS = 0, 1, 2, 3
@@ -40,6 +39,8 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib import metadata
+
         print(f"fluxguard {metadata.version('fluxguard-kit')}")
         raise typer.Exit
 
@@ -81,6 +82,18 @@ def main() -> None:
 def _say(code: int, text: str) -> int:
     print(f"fluxguard: {text}", file=sys.stderr)
     return code
+
+
+def _show(shown: Iterable[Any], width: int | None = None) -> None:
+    """Print lines of text and tables."""
+    from rich.console import Console
+
+    console = Console(width=width)
+    for one in shown:
+        if isinstance(one, str):
+            print(one)  # as it is: a console would fold it
+        else:
+            console.print(one)
 
 
 def _end(code: int) -> NoReturn:
@@ -230,35 +243,8 @@ def status(
     if as_json:
         print(json.dumps(seen.to_mapping(), indent=2))
     else:
-        _show(seen.to_mapping())
+        _show(rendering.status(seen.to_mapping()))
     _end(BAD if seen.state == "stopped" else GOOD)
-
-
-def _show(seen: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    table = Table(show_header=False, box=None)
-    planned = seen["planned_steps"] or "?"
-    verified = "verified" if seen["weights"]["verified"] else "not there yet, or not verified"
-    saved = f", {seen['applied_steps']} saved" if seen["state"] == "stopped" else ""
-    rows = {
-        "state": seen["reason"] if seen["reason"].startswith(seen["state"]) else f"{seen['state']}: {seen['reason']}",
-        "steps": f"{seen['step']} of {planned}{saved} (attempt {seen['attempts']})",
-        "phase": seen["phase"],
-        "loss": seen["loss"],
-        "weights": f"{seen['weights']['path']} ({verified})",
-    }
-    for name, value in rows.items():
-        if value is not None:
-            table.add_row(name, Text(str(value)))
-    console.print(table)
-    for number, incident in enumerate(seen["incidents"], 1):
-        print(f"incident {number} at step {incident['step']}: {incident['words']}")
-        if incident["report"]:
-            print(f"  report: {incident['report']}")
 
 
 @app.command()
@@ -281,67 +267,79 @@ def demo(
     where = folder or Path("outputs") / time.strftime("demo-%Y%m%d-%H%M%S")
     where.mkdir(parents=True, exist_ok=True)
     result = drill.run(where, chosen, SystemClock(), lambda text: _tell_line(time.time(), text))
-    _show_drill(result)
+    _show(rendering.drill(result))
     _end(GOOD if result.passed else BAD)
-
-
-def _show_drill(result: DrillResult) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    table = Table("fault", "detected after", "cause named", "resumed at step", "steps lost")
-    seen = result.status
-    for fault, incident in zip(result.faults, seen.incidents, strict=False):
-        after, step = f"{incident['detected_after_s']:.1f} s", incident["resumed_step"]
-        table.add_row(fault.words, after, incident["cause"], str(step), str(incident["lost_steps"]))
-    console.print(table)
-    print(f"{seen.state}: {seen.reason}")
-    print(f"steps embodied in the final weights: {seen.applied_steps} of {seen.planned_steps} planned")
-    same = "identical, bit for bit" if result.identical else "NOT IDENTICAL"
-    print(f"compared with an undisturbed, unhardened training: {same}")
-    print(f"weights: {seen.weights['path']}")
-    print(f"reports: {RunDir(seen.output_dir).incidents}")
-    print(f"{'passed' if result.passed else 'FAILED'} in {result.seconds:.0f} s")
 
 
 @app.command("apply-patches")
 def apply_patches(
-    checkout: Annotated[Path, typer.Argument(help="An sd-scripts checkout.", show_default=False)],
+    checkout: Annotated[
+        Path, typer.Argument(help="An sd-scripts checkout, or a FluxGym around it.", show_default=False)
+    ],
     to: Annotated[Path | None, typer.Option(help="Harden a copy there instead of the checkout itself.")] = None,
-    partial: Annotated[bool, typer.Option("--partial", help="Go on when a required rule finds no site.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit code 1 if unguarded.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit code 1 if anything is unguarded.")
+    ] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Change nothing; print what hardening changes.")] = False,
     revert: Annotated[bool, typer.Option("--revert", help="Take the hardening back, byte for byte.")] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Go on when a required rule finds no site.")] = False,
+    only: Annotated[list[str] | None, typer.Option(metavar="ID", help="Apply this rule alone; repeatable.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(metavar="ID", help="Leave this rule out; repeatable.")] = None,
+    fluxgym: Annotated[
+        bool | None, typer.Option("--fluxgym/--no-fluxgym", help="Harden FluxGym's own page too.", show_default="ask")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
     """Harden a checkout: waits bounded, states durable, resume exact."""
-    from fluxguard import patching
+    from fluxguard.patching import asking
 
-    if not checkout.is_dir():
-        raise InputError(checkout, "is no folder")
-    if revert:
-        print(f"restored {len(patching.revert(checkout))} files in {checkout}")
-        _end(GOOD)
-    if check:
-        report = patching.check(checkout)
-        _show_hardening(report)
-        _end(GOOD if report.hardened else BAD)
-    report = patching.apply(checkout, to=to, partial=partial)
-    _show_hardening(report)
-    print(f"hardened: {report.checkout}")
+    given = {"--to": to, "--check": check, "--diff": diff, "--revert": revert, "--partial": partial, "--only": only}
+    asking.refuse_contradictions({**given, "--skip": skip, "--json": as_json}, only or (), skip or ())
+    places = asking.places(checkout, page=fluxgym)
+    with _searching() as progress:
+        job = asking.Job(tuple(only or ()), tuple(skip or ()), partial, to, progress)
+        if diff:
+            sys.stdout.buffer.write(b"".join(job.diff(place) for place in places.wanted))
+            _end(GOOD)
+        if revert:
+            answers = [job.revert(place) for place in places.all]
+        elif check:
+            answers = [job.check(place) for place in places.wanted]
+        else:
+            answers = [job.apply(places.scripts)]
+    if (
+        not (revert or check)
+        and to is None
+        and (places.page_wanted or (places.offer and _accepts(places.offer, as_json)))
+    ):
+        answers.append(job.apply(places.all[-1]))
+    if as_json:
+        print(json.dumps(asking.to_mapping(answers), indent=2))
+    else:
+        _show(rendering.hardening(answers))
+        if len(answers) < len(places.all) and places.offer:
+            print(places.offer)
+    _end(GOOD if all(answer.good for answer in answers) else BAD)
 
 
-def _show_hardening(report: HardeningReport) -> None:
+@contextlib.contextmanager
+def _searching() -> Iterator[Callable[[int, int], None]]:
+    """Show how many files have been searched, where somebody looks; yields what is to be told."""
+    if not sys.stderr.isatty():
+        yield lambda done, of: None
+        return
     from rich.console import Console
-    from rich.table import Table
+    from rich.progress import Progress
 
-    table = Table("rule", "what it is for", "sites", "unguarded", "files")
-    for row in report.rows:
-        table.add_row(row.rule, row.title, str(row.sites), str(row.unguarded), str(len(row.files)))
-    Console().print(table)
-    for name, reason in report.skipped.items():
-        print(f"skipped {name}: {reason}")
-    for name in report.edited:
-        print(f"edited since it was hardened: {name}")
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("searching", total=None)
+        yield lambda done, of: shown.update(task, completed=done, total=of)
+
+
+def _accepts(offer: str, as_json: bool) -> bool:
+    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    return typer.confirm("Harden FluxGym's own page (app.py) too?", default=False)
 
 
 @app.command()
@@ -357,32 +355,8 @@ def scan(
     if as_json:
         print(json.dumps(found.to_mapping(), indent=2))
     else:
-        _show_scan(found)
+        _show(rendering.scan(found), width=None if sys.stdout.isatty() else _WIDTH_IN_A_FILE)
     _end(BAD if found.findings else GOOD)
-
-
-def _show_scan(found: Scan) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH_IN_A_FILE)
-    for on_path, title in {True: "on the FLUX LoRA path", False: "elsewhere", None: None}.items():
-        rows = [finding for finding in found.findings if finding.on_path is on_path]
-        table = Table(box=box.SIMPLE, title=title, title_justify="left")
-        table.add_column("where", no_wrap=True)
-        for name in ("kind", "severity", "it waits for", "in"):
-            table.add_column(name, overflow="fold")
-        for row in rows:
-            cells = (f"{row.file}:{row.line}", row.kind, row.severity, row.why, row.function)
-            table.add_row(*map(Text, cells))
-        if rows:
-            console.print(table)
-    for name, reason in found.skipped.items():
-        print(f"skipped {name}: {reason}")
-    counts = ", ".join(f"{count} {kind}" for kind, count in found.counts().items())
-    print(f"{len(found.findings)} unguarded in {found.files} files{': ' if counts else ''}{counts}")
 
 
 @app.command("app", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

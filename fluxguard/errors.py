@@ -10,9 +10,9 @@ FluxguardError
   StateUnusable                      path, reason
   CacheBroken (OSError)              path, reason
   PatchError
-    UnknownCheckout                  path, looked_for
-    RuleMissed                       rules
-    CheckoutChanged                  files
+    UnknownCheckout (InputError)     path, looked_for
+    RuleMissed                       rules, failed
+    CheckoutChanged                  files, restored
 """
 
 from __future__ import annotations
@@ -106,26 +106,31 @@ class PatchError(FluxguardError):
     """Raised when a checkout cannot be hardened as promised."""
 
 
-class UnknownCheckout(PatchError):
+class UnknownCheckout(InputError, PatchError):
     """Raised when a folder does not look like an sd-scripts checkout."""
 
     def __init__(self, path: object, looked_for: str) -> None:
         self.path = str(path)
         self.looked_for = looked_for
-        super().__init__(f"{self.path}: not an sd-scripts checkout (looked for {looked_for})")
+        super().__init__(path, f"not an sd-scripts checkout (looked for {looked_for})")
 
 
 class RuleMissed(PatchError):
-    """Raised when a required rule found no site: a silent no-op would be an unprotected training."""
+    """Raised when a required rule protects nothing, or not all: a silent no-op would be an unprotected training."""
 
-    def __init__(self, rules: Sequence[str]) -> None:
+    def __init__(self, rules: Sequence[str], failed: Sequence[object] = ()) -> None:
         self.rules = tuple(rules)
-        super().__init__(f"required rules found nothing to protect: {', '.join(self.rules)}; nothing was changed")
+        self.failed = tuple(failed)
+        what = "cannot protect all that they found" if failed else "found nothing to protect"
+        why = "".join(f"; {site}" for site in failed)
+        super().__init__(f"required rules {what}: {', '.join(self.rules)}{why}; nothing was changed")
 
 
 class CheckoutChanged(PatchError):
     """Raised when hardened files were edited since, so that taking the hardening back would lose the edit."""
 
-    def __init__(self, files: Sequence[str]) -> None:
+    def __init__(self, files: Sequence[str], restored: Sequence[str] | None = None) -> None:
         self.files = tuple(files)
-        super().__init__(f"edited since it was hardened, left as it is: {', '.join(self.files)}")
+        self.restored = restored
+        rest = "" if restored is None else f" ({len(restored)} other files were restored)"
+        super().__init__(f"edited since it was hardened, left as it is: {', '.join(self.files)}{rest}")

@@ -1,12 +1,14 @@
 """Measures the bars: prints a table and writes bench.json. Each value is the median of at least 15 repeats.
 
-make bench        (about six minutes)
+make bench                           (about six minutes)
+BENCH_CHECKOUT=DIR make bench        the same, hardening copies of a checkout that the user has
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -25,6 +27,9 @@ from fluxguard.heartbeat import Heart
 REPEATS = 15
 FAULTS = Path(__file__).parent / "faults"
 FAKE = FAULTS / "fake" / "flux_train_network.py"
+MINIATURE = Path(heartbeat.__file__).parent / "demo"
+PATCHED_BYTES = 3_500_000
+"""Python in a checkout of sd-scripts, tests left out."""
 LIMIT = 1.0
 
 
@@ -198,6 +203,41 @@ def unit_row() -> Row:
     return Row("all unit tests", statistics.median(costs), "s", 5.0)
 
 
+def generated_checkout(folder: Path) -> Path:
+    """Return a tree about as large as sd-scripts: the miniature, and its sources again and again as other trainers."""
+    checkout = folder / "sd-scripts"
+    shutil.copytree(MINIATURE, checkout, ignore=shutil.ignore_patterns("__pycache__"))
+    sources = sorted(path for path in checkout.rglob("*.py"))
+    size = sum(path.stat().st_size for path in sources)
+    for number in range(1 + PATCHED_BYTES // size):
+        for path in sources:
+            if path.name != "__init__.py":
+                shutil.copyfile(path, path.with_name(f"{path.stem}_{number}.py"))
+    return checkout
+
+
+def patching_rows(folder: Path) -> list[Row]:
+    """Measure hardening and checking, process start included, on a checkout of the user's or a generated tree."""
+    given = os.environ.get("BENCH_CHECKOUT")
+    original = Path(given) if given else generated_checkout(folder)
+    name = original.name if given else "generated tree"
+    command = [sys.executable, "-m", "fluxguard", "apply-patches"]
+    applied: list[float] = []
+    checked: list[float] = []
+    for number in range(REPEATS):
+        checkout = folder / f"patched-{number}"
+        shutil.copytree(original, checkout, symlinks=True)
+        for costs, options in ((applied, ["--partial"]), (checked, ["--check"])):
+            began = time.perf_counter()
+            subprocess.run([*command, str(checkout), *options], stdout=subprocess.DEVNULL, check=not given)
+            costs.append(time.perf_counter() - began)
+        shutil.rmtree(checkout)
+    return [
+        Row(f"apply-patches, {name}", statistics.median(applied), "s", 1.0),
+        Row(f"apply-patches --check, {name}", statistics.median(checked), "s", 0.5),
+    ]
+
+
 def main() -> None:
     """Measure everything, print it, and write bench.json."""
     with tempfile.TemporaryDirectory() as name:
@@ -205,6 +245,7 @@ def main() -> None:
         rows = [
             *heartbeat_rows(folder),
             import_row(),
+            *patching_rows(folder),
             unit_row(),
             *gone_rows(folder),
             *supervisor_rows(folder),

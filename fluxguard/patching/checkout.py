@@ -7,36 +7,25 @@ import hashlib
 import io
 import os
 import re
+import shutil
 import stat
 import tokenize
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from fluxguard.errors import UnknownCheckout
-from fluxguard.rundir import write_whole
+from fluxguard.patching.places import FLUXGYM, JOURNAL, LOCK, ORIGINALS, OURS, SD_SCRIPTS, STAMP
 
 FLUX = "flux_train_network.py"
 ENTRY_POINTS = (FLUX, "train_network.py")
-SOURCE_FOLDERS = ("library", "networks")
-"""What a training imports. Stand-alone tools are left alone: they may run without the checkout on their path."""
+PAGE = "app.py"
+_PAGE_IMPORTS = (b"gradio_logsview", b"LogsViewRunner")
 
-LEFT_BEHIND = frozenset(
-    {
-        ".fluxguard-originals",
-        ".fluxguard-stamp.json",
-        ".git",
-        ".venv",
-        "__pycache__",
-        "datasets",
-        "env",
-        "logs",
-        "models",
-        "outputs",
-        "venv",
-        "wandb",
-    }
-)
-"""What a copy does without."""
+LEFT_BEHIND = frozenset({".venv", "datasets", "env", "logs", "models", "outputs", "venv", "wandb"})
+"""What a copy does without, at the root of a checkout."""
+NEVER = frozenset({".git", "__pycache__", "node_modules", "site-packages", JOURNAL, LOCK, ORIGINALS, STAMP})
+"""What a copy does without wherever it lies."""
 WEIGHTS = (".safetensors", ".ckpt", ".pt", ".pth", ".npz", ".gguf")
 
 _IMPORT = re.compile(
@@ -44,28 +33,101 @@ _IMPORT = re.compile(
 )
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 
+_NAMED_BY_FLAGS = ("networks/lora_flux.py",)
+"""What is imported by its name in `--network_module`, which no import line says."""
 
-def recognise(folder: str | os.PathLike[str]) -> Path:
-    """Return the absolute path of a checkout. Raises UnknownCheckout when `folder` does not look like one."""
+
+@dataclass(frozen=True)
+class Checkout:
+    """A folder that rules belong to."""
+
+    root: Path
+    kind: str
+    """`sd-scripts` or `fluxgym`."""
+
+    def on_the_path(self, sources: Mapping[str, bytes]) -> frozenset[str]:
+        """Return the sources (relative name -> content) in which a required rule must find its sites."""
+        if self.kind == FLUXGYM:
+            return frozenset({PAGE} & set(sources))
+        return on_the_path(sources)
+
+
+def recognise(folder: str | os.PathLike[str]) -> Checkout:
+    """Return what a folder is, with its absolute path. Raises UnknownCheckout when it is nothing that we know."""
     path = Path(folder).resolve()
-    if not any((path / name).is_file() for name in ENTRY_POINTS):
-        raise UnknownCheckout(folder, " or ".join(ENTRY_POINTS))
-    return path
+    if any((path / name).is_file() for name in ENTRY_POINTS):
+        return Checkout(path, SD_SCRIPTS)
+    if is_fluxgym(path):
+        return Checkout(path, FLUXGYM)
+    raise UnknownCheckout(folder, " or ".join(ENTRY_POINTS))
 
 
-def sources(checkout: Path) -> Iterator[Path]:
-    """Yield the Python files that a training may import, in a stable order."""
-    yield from sorted(path for path in checkout.glob("*.py") if path.is_file())
-    for folder in SOURCE_FOLDERS:
-        yield from sorted(
-            path for path in (checkout / folder).rglob("*.py") if path.is_file() and "tests" not in path.parts
-        )
+def is_fluxgym(folder: Path) -> bool:
+    """Return whether a folder is the root of a FluxGym: its page shows the log of a command."""
+    try:
+        page = (folder / PAGE).read_bytes()
+    except OSError:
+        return False
+    return all(name in page for name in _PAGE_IMPORTS)
 
 
-def on_the_path(sources: Mapping[str, bytes], entry: str = FLUX) -> frozenset[str]:
-    """Return which of `sources` (relative name -> content) the training with FLUX may import, by its import lines."""
+def within(folder: str | os.PathLike[str]) -> tuple[Checkout, ...]:
+    """Return the checkouts that a user means by a folder: of a FluxGym, first its sd-scripts and then the page itself.
+
+    Raises UnknownCheckout.
+    """
+    found = recognise(folder)
+    return (recognise(found.root / SD_SCRIPTS), found) if found.kind == FLUXGYM else (found,)
+
+
+def sources(checkout: Checkout) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the names of the Python files that rules are for, in a stable order, and why others are passed over."""
+    names: list[str] = []
+    passed: dict[str, str] = {}
+    for name, entry in _walk(checkout.root, deep=checkout.kind == SD_SCRIPTS):
+        if not entry.is_symlink():
+            if name.endswith(".py"):
+                names.append(name)
+        elif name.endswith(".py") or (entry.is_dir() and _holds_python(entry.path)):
+            target = Path(entry.path).resolve()
+            if not target.is_relative_to(checkout.root) and target.exists():
+                passed[name] = f"is a link to {target}; only a copy (--to) can be hardened there"
+    return tuple(sorted(names, key=lambda name: ("/" in name, name))), passed
+
+
+def _walk(root: Path, *, deep: bool) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        with os.scandir(root / folder) as entries:
+            for entry in entries:
+                name = f"{folder}/{entry.name}".lstrip("/")
+                if name in OURS or entry.name in NEVER:
+                    continue
+                if not entry.is_dir(follow_symlinks=False):
+                    yield name, entry
+                elif deep and not _is_passed_over(entry, at_root=not folder):
+                    waiting.append(name)
+
+
+def _is_passed_over(entry: os.DirEntry[str], *, at_root: bool) -> bool:
+    """Return whether a folder holds no sources of the checkout: tests, hidden folders, environments, outputs."""
+    if entry.name in ("test", "tests") or entry.name.startswith(".") or (at_root and entry.name in LEFT_BEHIND):
+        return True
+    return os.path.exists(os.path.join(entry.path, "pyvenv.cfg"))
+
+
+def _holds_python(folder: str) -> bool:
+    try:
+        return any(name.endswith(".py") for name in os.listdir(folder))
+    except OSError:
+        return False
+
+
+def on_the_path(sources: Mapping[str, bytes]) -> frozenset[str]:
+    """Return which of `sources` (relative name -> content) the training of a FLUX LoRA may import."""
     found: set[str] = set()
-    waiting = [entry]
+    waiting = [FLUX, *_NAMED_BY_FLAGS] if FLUX in sources else []
     while waiting:
         name = waiting.pop()
         if name in found or name not in sources:
@@ -100,36 +162,35 @@ def decode(data: bytes) -> tuple[str, str, bytes]:
         return body.decode(encoding), encoding, mark
 
 
-def copied(checkout: Path) -> Iterator[Path]:
-    """Yield the files (and links to folders) that belong to a copy, in a stable order."""
-    for folder, names, files in os.walk(checkout):
-        names[:] = sorted(name for name in names if name not in LEFT_BEHIND)
-        for name in (*(name for name in names if Path(folder, name).is_symlink()), *sorted(files)):
+def copied(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of the files (and of the links to folders) that belong to a copy, in a stable order.
+
+    A linked folder stays a link, unless it holds Python from elsewhere: hardening the copy must not reach through it.
+    """
+    for folder, names, files in os.walk(root):
+        here = "" if Path(folder) == root else Path(folder).relative_to(root).as_posix()
+        names[:] = sorted(name for name in names if name not in NEVER and (here or name not in LEFT_BEHIND))
+        for name in names:
+            if (path := Path(folder, name)).is_symlink() and path.exists():
+                outside = not path.resolve().is_relative_to(root)
+                inner = copied(path.resolve()) if outside and _holds_python(str(path)) else [("", path)]
+                yield from ((f"{here}/{name}/{below}".strip("/"), found) for below, found in inner)
+        for name in sorted(files):
             path = Path(folder, name)
-            if name not in LEFT_BEHIND and not name.endswith(WEIGHTS) and path.exists():
-                yield path
+            if name not in NEVER and (here or name not in LEFT_BEHIND) and not name.endswith(WEIGHTS) and path.exists():
+                yield f"{here}/{name}".lstrip("/"), path
 
 
-def copy(checkout: Path, target: Path) -> None:
-    """Copy a checkout without its history, environments, outputs and weights; a linked folder stays a link."""
-    for source in copied(checkout):
-        place = target / source.relative_to(checkout)
+def copy(root: Path, target: Path) -> None:
+    """Copy a checkout without its history, environments, outputs and weights."""
+    for name, source in copied(root):
+        place = target / name
         place.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
             place.symlink_to(source.resolve(), target_is_directory=True)
         else:
-            place.write_bytes(source.read_bytes())
+            shutil.copyfile(source, place)
             place.chmod(stat.S_IMODE(source.stat().st_mode) | stat.S_IWUSR)
-
-
-def write(path: Path, data: bytes, mode: int | None = None) -> None:
-    """Write a file whole, with the permissions it had (or `mode` when it is new)."""
-    if path.exists():
-        mode = stat.S_IMODE(path.stat().st_mode)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, data)
-    if mode is not None:
-        path.chmod(mode)
 
 
 def digest(data: bytes) -> str:

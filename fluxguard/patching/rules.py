@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ from typing import Any
 import yaml
 
 from fluxguard.errors import InputError
+from fluxguard.patching.places import FLUXGYM, RULES, SD_SCRIPTS
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
 
 ACTIONS = ("replace", "callee", "decorate", "before", "after")
 SEVERITIES = ("critical", "high", "medium")
-_HERE = Path(__file__).resolve()
-FOLDER = next(path for path in (_HERE.parents[1] / "patches", _HERE.parents[2] / "patches") if path.is_dir())
-"""Where the rules lie: inside the package when it is installed, beside it in its own checkout."""
+CHECKOUTS = (SD_SCRIPTS, FLUXGYM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +44,14 @@ class Edit:
     """An ast-grep rule for a site that somebody else guards already: it counts, and is left alone."""
     optional: bool = False
     """Whether a required rule keeps its promise without this edit."""
+    names: tuple[tuple[str, ...], ...] = ()
+    """Functions that `find` asks for: a text without one of each group cannot hold a site either."""
     rewrites: tuple[Example, ...] = ()
     leaves_alone: tuple[str, ...] = ()
+
+    def may_be_in(self, text: str) -> bool:
+        """Return whether a text may hold a site, so that most texts need not be parsed."""
+        return self.needs in text and all(any(f"def {name}(" in text for name in group) for group in self.names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +67,8 @@ class Rule:
     required: bool
     unless_without: str = ""
     """A required rule promises nothing for a checkout in which no file holds this literal."""
+    checkout: str = SD_SCRIPTS
+    """One of `CHECKOUTS`: where the rule belongs."""
     edits: tuple[Edit, ...] = field(default=())
 
 
@@ -100,7 +109,7 @@ class _Table:
         return ".".join(filter(None, (self._where, name)))
 
 
-def load_rules(folder: Path = FOLDER) -> tuple[Rule, ...]:
+def load_rules(folder: Path = RULES) -> tuple[Rule, ...]:
     """Return all rules of a folder, in the order in which they are to be applied.
 
     Raises InputError naming the file and the field that is wrong.
@@ -117,7 +126,7 @@ def load_rules(folder: Path = FOLDER) -> tuple[Rule, ...]:
 def parse(text: str, source: str) -> Rule:
     """Return the rule written in `text`. Raises InputError naming `source` and the field."""
     try:
-        values = yaml.safe_load(text)
+        values = yaml.load(text, _LOADER)
     except yaml.YAMLError as error:
         raise InputError(source, f"is not YAML ({' '.join(str(error).split())})") from None
     table = _Table(values, source)
@@ -131,6 +140,7 @@ def parse(text: str, source: str) -> Rule:
         order=table.take("order", int),
         required=table.take("required", bool),
         unless_without=table.take("unless_without", str, ""),
+        checkout=table.take("checkout", str, SD_SCRIPTS),
         edits=tuple(_edit(_Table(edit, source, f"edits.{number}")) for number, edit in enumerate(edits)),
     )
     table.end()
@@ -138,6 +148,8 @@ def parse(text: str, source: str) -> Rule:
         table.refuse("must be the name of the file, in small letters and dashes", "id")
     if rule.severity not in SEVERITIES:
         table.refuse(f"must be one of {', '.join(SEVERITIES)}", "severity")
+    if rule.checkout not in CHECKOUTS:
+        table.refuse(f"must be one of {', '.join(CHECKOUTS)}", "checkout")
     if not rule.edits:
         table.refuse("must hold at least one edit", "edits")
     return rule
@@ -147,8 +159,10 @@ def _edit(table: _Table) -> Edit:
     chosen = [action for action in ACTIONS if table.has(action)]
     if len(chosen) != 1:
         table.refuse(f"must have exactly one of {', '.join(ACTIONS)}")
+    find = table.take("find", Mapping)
     edit = Edit(
-        find=expand(table.take("find", Mapping)),
+        find=expand(find),
+        names=tuple(_names(find)),
         needs=table.take("needs", str),
         action=chosen[0],
         text=table.take(chosen[0], str),
@@ -158,6 +172,8 @@ def _edit(table: _Table) -> Edit:
         leaves_alone=tuple(map(str, table.take("leaves_alone", list, []))),
     )
     table.end()
+    if edit.action != "replace" and "\n" in edit.text:
+        table.refuse("must be one line", edit.action)
     if not edit.rewrites:
         table.refuse("must hold at least one example", "rewrites")
     return edit
@@ -183,6 +199,18 @@ def expand(find: Mapping[str, Any]) -> dict[str, Any]:
     if "def" in rule:
         clauses.append(_definition(rule.pop("def")))
     return {"all": [*([rule] if rule else []), *clauses]} if clauses else rule
+
+
+def _names(find: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the groups of function names of which a text must hold one each to match."""
+    for key in ("within", "def"):
+        if isinstance(names := find.get(key), str | list):
+            yield (names,) if isinstance(names, str) else tuple(names)
+    for part in find.get("all", ()):
+        yield from _names(part)
+    each = [tuple(_names(part)) for part in find.get("any", ())]
+    if each and all(each):
+        yield tuple(name for groups in each for name in groups[0])
 
 
 def _expanded(value: Any) -> Any:

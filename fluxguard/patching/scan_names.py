@@ -18,6 +18,8 @@ MADE_BY = {
 }
 """Constructor -> what its product is called here."""
 
+GUARD = "fluxguard"
+
 _LOOKS_LIKE = {
     "executor": re.compile(r"executor|(^|_)pool$", re.IGNORECASE),
     "queue": re.compile(r"queue$|(^|_)q$", re.IGNORECASE),
@@ -42,7 +44,9 @@ class Names:
         elif isinstance(statement, ast.ImportFrom):
             module = f"{'.' * statement.level}{statement.module or ''}"
             for alias in statement.names:
-                self._aliases[alias.asname or alias.name] = f"{module}.{alias.name}"
+                # The guard is imported through a package of the checkout where that alone can be found.
+                full = alias.name if alias.name == GUARD else f"{module}.{alias.name}"
+                self._aliases[alias.asname or alias.name] = full
         elif isinstance(statement, (ast.Assign, ast.AnnAssign)) and isinstance(statement.value, ast.Call):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             made = MADE_BY.get(last(statement.value.func))

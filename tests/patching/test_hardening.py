@@ -4,80 +4,24 @@ from __future__ import annotations
 
 import codecs
 import re
-import stat
 from pathlib import Path
 
 import pytest
 
 from fluxguard.errors import CheckoutChanged, InputError, PatchError, RuleMissed, UnknownCheckout
-from fluxguard.patching import Edit, Rule, apply, check, hardened_copy, hardening, is_hardened, plan, revert
-
-TRAINER = 'import os\nfrom library import (\n    util as helpers,\n)\n\nif __name__ == "__main__":\n    wait()\n'
-
-
-def rule(name: str, *, required: bool = True, unless_without: str = "", find: str = "wait()") -> Rule:
-    edit = Edit(find={"pattern": find}, needs=find[:4], action="replace", text=f"fluxguard.{find}")
-    return Rule(
-        id=name,
-        title="",
-        why="",
-        issue="",
-        severity="high",
-        order=1,
-        required=required,
-        unless_without=unless_without,
-        edits=(edit,),
-    )
-
-
-@pytest.fixture
-def rules(monkeypatch: pytest.MonkeyPatch) -> list[Rule]:
-    """The rules in force; a test may add to them."""
-    known = [rule("waits")]
-    monkeypatch.setattr(hardening, "load_rules", lambda: tuple(known))
-    monkeypatch.setattr(hardening, "_vendored", lambda: {"__init__.py": b"", "guard/saves.py": b"# guard\n"})
-    return known
-
-
-@pytest.fixture
-def checkout(tmp_path: Path, rules: list[Rule]) -> Path:
-    """A small checkout with every kind of file."""
-    root = tmp_path / "sd-scripts"
-    files = {
-        "flux_train_network.py": TRAINER.encode(),
-        "train_network.py": b"pass\n",
-        "library/__init__.py": b"",
-        "library/util.py": codecs.BOM_UTF8 + "# é\r\nx = wait()\r\n".encode(),
-        "library/broken.py": b"x = = wait()\n",
-        "library/tests/test_x.py": b"wait()\n",
-        "tools/tool.py": b"wait()\n",
-        "model.safetensors": b"weights",
-        "venv/lib.py": b"wait()\n",
-        ".git/HEAD": b"ref",
-        "LICENSE.md": b"text",
-    }
-    for name, data in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
-    (root / "library/util.py").chmod(0o755)
-    return root
-
-
-def snapshot(root: Path) -> dict[str, tuple[int, bytes]]:
-    return {
-        path.relative_to(root).as_posix(): (stat.S_IMODE(path.stat().st_mode), path.read_bytes())
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }
+from fluxguard.patching import Rule, apply, check, hardened_copy, is_hardened, plan, revert
+from fluxguard.patching.vendored import guard
+from tests.patching.conftest import TRAINER, snapshot, waits
 
 
 def test_a_plan_touches_nothing(checkout: Path) -> None:
     before = snapshot(checkout)
     planned = plan(checkout)
-    assert [change.path for change in planned.changes] == ["flux_train_network.py", "library/util.py"]
+    assert [change.path for change in planned.changes] == ["flux_train_network.py", "library/util.py", "tools/tool.py"]
     assert planned.changes[1].after == (
         codecs.BOM_UTF8
-        + "# é\r\nimport fluxguard  # fluxguard: import\r\nx = fluxguard.wait()  # fluxguard: waits\r\n".encode()
+        + "# é\r\nfrom library import fluxguard  # fluxguard: import\r\n".encode()
+        + b"x = fluxguard.wait()  # fluxguard: waits\r\n"
     )
     assert snapshot(checkout) == before
 
@@ -91,14 +35,14 @@ def test_files_that_do_not_parse_are_skipped_and_named(checkout: Path) -> None:
 def test_hardening_brings_its_guard_and_says_what_it_did(checkout: Path) -> None:
     report = apply(checkout)
     assert report.hardened
-    assert (report.rows[0].sites, report.rows[0].unguarded, len(report.rows[0].files)) == (2, 0, 2)
+    assert (report.rows[0].sites, report.rows[0].unguarded, len(report.rows[0].files)) == (3, 0, 3)
     assert is_hardened(checkout)
     assert check(checkout).hardened
     assert (checkout / "fluxguard/guard/saves.py").read_text() == "# guard\n"
 
 
 def test_the_guard_that_is_brought_imports_nothing_that_stays_behind() -> None:
-    brought = hardening._vendored()
+    brought = guard()
     modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in brought}
     for name, data in brought.items():
         for imported in re.findall(r"^ *(?:from|import) fluxguard\.([\w.]+)", data.decode(), re.MULTILINE):
@@ -108,7 +52,7 @@ def test_the_guard_that_is_brought_imports_nothing_that_stays_behind() -> None:
 def test_an_unhardened_checkout_shows_its_open_sites(checkout: Path) -> None:
     report = check(checkout)
     assert not report.hardened
-    assert (report.rows[0].sites, report.rows[0].unguarded) == (0, 2)
+    assert (report.rows[0].sites, report.rows[0].unguarded) == (0, 3)
     assert not is_hardened(checkout)
 
 
@@ -116,7 +60,7 @@ def test_reverting_restores_every_byte(checkout: Path) -> None:
     before = snapshot(checkout)
     apply(checkout)
     assert snapshot(checkout) != before
-    assert set(revert(checkout)) == {"flux_train_network.py", "library/util.py"}
+    assert set(revert(checkout)) == {"flux_train_network.py", "library/util.py", "tools/tool.py"}
     assert snapshot(checkout) == before
     assert revert(checkout) == ()
 
@@ -131,7 +75,7 @@ def test_hardening_twice_is_the_same_as_once(checkout: Path) -> None:
 def test_a_new_rule_hardens_a_hardened_checkout_further(checkout: Path, rules: list[Rule]) -> None:
     before = snapshot(checkout)
     apply(checkout)
-    rules.append(rule("ends", find="exit()", required=False))
+    rules.append(waits("ends", find="exit()", required=False))
     (checkout / "train_network.py").write_text("exit()\n")
     before["train_network.py"] = (before["train_network.py"][0], b"exit()\n")
     assert check(checkout).rows[1].unguarded == 1
@@ -142,7 +86,7 @@ def test_a_new_rule_hardens_a_hardened_checkout_further(checkout: Path, rules: l
 
 
 def test_a_missed_rule_changes_nothing(checkout: Path, rules: list[Rule]) -> None:
-    rules.append(rule("missing", find="nowhere()"))
+    rules.append(waits("missing", find="nowhere()"))
     before = snapshot(checkout)
     with pytest.raises(RuleMissed, match="missing"):
         apply(checkout)
@@ -153,7 +97,7 @@ def test_a_missed_rule_changes_nothing(checkout: Path, rules: list[Rule]) -> Non
 
 
 def test_a_rule_may_promise_nothing_where_its_weakness_does_not_exist(checkout: Path, rules: list[Rule]) -> None:
-    rules.append(rule("elsewhere", find="nowhere()", unless_without="swap_blocks"))
+    rules.append(waits("elsewhere", find="nowhere()", unless_without="swap_blocks"))
     assert plan(checkout).missed == ()
     (checkout / "library/util.py").write_text("swap_blocks = 1\nwait()\n")
     assert plan(checkout).missed == ("elsewhere",)
@@ -169,27 +113,37 @@ def test_a_site_off_the_path_of_flux_proves_nothing(checkout: Path) -> None:
 
 
 def test_a_rule_without_required_misses_nothing(checkout: Path, rules: list[Rule]) -> None:
-    rules.append(rule("extra", find="nowhere()", required=False))
+    rules.append(waits("extra", find="nowhere()", required=False))
     assert apply(checkout).hardened
 
 
 def test_only_a_checkout_with_flux_promises_sites(checkout: Path, rules: list[Rule]) -> None:
-    rules.append(rule("missing", find="nowhere()"))
+    rules.append(waits("missing", find="nowhere()"))
     (checkout / "flux_train_network.py").unlink()
     assert apply(checkout).missed == ()
 
 
-def test_an_edited_file_is_not_taken_back(checkout: Path) -> None:
+def test_an_edited_file_stays_and_the_others_are_restored(checkout: Path) -> None:
+    before = snapshot(checkout)
     apply(checkout)
     path = checkout / "library/util.py"
-    path.write_bytes(path.read_bytes() + b"# mine\r\n")
-    before = snapshot(checkout)
-    for action in (revert, apply):
-        with pytest.raises(CheckoutChanged, match=r"library/util\.py"):
-            action(checkout)
-    assert snapshot(checkout) == before
+    left = path.read_bytes()
+    path.write_bytes(left + b"# mine\r\n")
+    with pytest.raises(CheckoutChanged, match=r"library/util\.py"):
+        apply(checkout)
     assert not is_hardened(checkout)
     assert check(checkout).edited == ("library/util.py",)
+    for _ in range(2):
+        with pytest.raises(CheckoutChanged, match=r"library/util\.py"):
+            revert(checkout)
+        after = snapshot(checkout)
+        assert path.read_bytes() == left + b"# mine\r\n"
+        assert {name for name in before if after.get(name) != before[name]} == {"library/util.py"}
+        assert "fluxguard/__init__.py" in after, "what the edited file calls stays"
+        assert after[".fluxguard-originals/library/util.py"] == before["library/util.py"]
+    path.write_bytes(left)
+    assert revert(checkout) == ("library/util.py",)
+    assert snapshot(checkout) == before
 
 
 def test_a_file_that_git_replaced_is_hardened_anew(checkout: Path) -> None:
@@ -229,7 +183,7 @@ def test_a_copy_of_a_hardened_checkout_is_reverted_to_the_original(checkout: Pat
 
 
 def test_a_copy_that_fails_leaves_nothing(checkout: Path, tmp_path: Path, rules: list[Rule]) -> None:
-    rules.append(rule("missing", find="nowhere()"))
+    rules.append(waits("missing", find="nowhere()"))
     with pytest.raises(RuleMissed):
         apply(checkout, to=tmp_path / "copy")
     assert [path.name for path in tmp_path.iterdir()] == ["sd-scripts"]

@@ -16,16 +16,16 @@ def original(request: pytest.FixtureRequest) -> Path:
     given = request.config.getoption("--sd-scripts")
     if given is None:
         pytest.skip("needs --sd-scripts PATH")
-    return checkouts.recognise(given)
+    return checkouts.recognise(given).root
 
 
 @pytest.fixture
 def copied(original: Path, tmp_path: Path) -> Path:
     """A copy of it, to be hardened in place."""
     target = tmp_path / "sd-scripts"
-    for source in checkouts.copied(original):
+    for name, source in checkouts.copied(original):
         if source.is_file():
-            place = target / source.relative_to(original)
+            place = target / name
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, place)
     return target

@@ -1,0 +1,96 @@
+"""What the command line shows: lines of text and tables, made here and printed there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fluxguard.rundir import RunDir
+
+if TYPE_CHECKING:
+    from fluxguard.drill.drill import Result
+    from fluxguard.patching.asking import Answer
+    from fluxguard.patching.scanning import Scan
+
+# rich is imported where a table is made: most calls of the command line make none, and it costs as much as all else.
+
+
+def status(seen: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield how a run is."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, box=None)
+    planned = seen["planned_steps"] or "?"
+    verified = "verified" if seen["weights"]["verified"] else "not there yet, or not verified"
+    saved = f", {seen['applied_steps']} saved" if seen["state"] == "stopped" else ""
+    rows = {
+        "state": seen["reason"] if seen["reason"].startswith(seen["state"]) else f"{seen['state']}: {seen['reason']}",
+        "steps": f"{seen['step']} of {planned}{saved} (attempt {seen['attempts']})",
+        "phase": seen["phase"],
+        "loss": seen["loss"],
+        "weights": f"{seen['weights']['path']} ({verified})",
+    }
+    for name, value in rows.items():
+        if value is not None:
+            table.add_row(name, Text(str(value)))
+    yield table
+    for number, incident in enumerate(seen["incidents"], 1):
+        yield f"incident {number} at step {incident['step']}: {incident['words']}"
+        if incident["report"]:
+            yield f"  report: {incident['report']}"
+
+
+def drill(result: Result) -> Iterator[Any]:
+    """Yield how a drill went."""
+    from rich.table import Table
+
+    table = Table("fault", "detected after", "cause named", "resumed at step", "steps lost")
+    seen = result.status
+    for fault, incident in zip(result.faults, seen.incidents, strict=False):
+        after, step = f"{incident['detected_after_s']:.1f} s", incident["resumed_step"]
+        table.add_row(fault.words, after, incident["cause"], str(step), str(incident["lost_steps"]))
+    yield table
+    yield f"{seen.state}: {seen.reason}"
+    yield f"steps embodied in the final weights: {seen.applied_steps} of {seen.planned_steps} planned"
+    same = "identical, bit for bit" if result.identical else "NOT IDENTICAL"
+    yield f"compared with an undisturbed, unhardened training: {same}"
+    yield f"weights: {seen.weights['path']}"
+    yield f"reports: {RunDir(seen.output_dir).incidents}"
+    yield f"{'passed' if result.passed else 'FAILED'} in {result.seconds:.0f} s"
+
+
+def hardening(answers: Sequence[Answer]) -> Iterator[Any]:
+    """Yield what is guarded in each place, and what is to be said of it."""
+    from rich.table import Column, Table
+
+    for answer in answers:
+        if answer.report is not None:
+            table = Table("rule", *(Column(name, justify="right") for name in ("sites", "unguarded", "files")))
+            for row in answer.report.rows:
+                table.add_row(row.rule, str(row.sites), str(row.unguarded), str(len(row.files)))
+            yield table
+        yield from answer.lines
+
+
+def scan(found: Scan) -> Iterator[Any]:
+    """Yield what a scan found: what a FLUX LoRA training may come to first."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    for on_path, title in {True: "on the FLUX LoRA path", False: "elsewhere", None: None}.items():
+        rows = [finding for finding in found.findings if finding.on_path is on_path]
+        table = Table(box=box.SIMPLE, title=title, title_justify="left")
+        table.add_column("where", no_wrap=True)
+        for name in ("kind", "severity", "it waits for", "in"):
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            cells = (f"{row.file}:{row.line}", row.kind, row.severity, row.why, row.function)
+            table.add_row(*map(Text, cells))
+        if rows:
+            yield table
+    for name, reason in found.skipped.items():
+        yield f"skipped {name}: {reason}"
+    counts = ", ".join(f"{count} {kind}" for kind, count in found.counts().items())
+    yield f"{len(found.findings)} unguarded in {found.files} files{': ' if counts else ''}{counts}"
