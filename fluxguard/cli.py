@@ -115,7 +115,9 @@ def supervise(
     python: Annotated[str | None, typer.Option(help="The trainer's Python, or its virtual environment.")] = None,
     max_restarts: Annotated[int | None, typer.Option(min=0, help="Restarts in a row without progress.")] = None,
     limits: Annotated[Path | None, typer.Option(help="A TOML or JSON file of limits (docs/limits.md).")] = None,
-    harden: Annotated[bool, typer.Option("--harden", help="Train in a hardened copy beside the checkout.")] = False,
+    harden: Annotated[
+        bool, typer.Option("--harden/--no-harden", help="Train in a hardened copy beside the checkout.")
+    ] = True,
     fresh: Annotated[bool, typer.Option("--fresh", help="Move earlier outputs aside and begin anew.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="As --fresh, if the command has changed.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Show the trainer's own output as well.")] = False,
@@ -130,21 +132,25 @@ def supervise(
     from fluxguard.supervisor import following, foreground
     from fluxguard.supervisor import order as orders
 
-    home = orders.Home(patching.is_hardened, _hardened_copy if harden else lambda checkout, _: checkout)
     words = command or []
     if not words:
         raise InputError("supervise", "name a train.sh, or a command behind `--`")
     if words[0].endswith((".sh", ".bat")) and (len(words) > 1 or output_dir):
         extra = f"--output-dir {output_dir}" if output_dir else words[1]
         raise InputError("supervise", f"a train script says it all; leave out {extra!r}")
-    if len(words) == 1 and output_dir is None:
-        order = orders.from_script(Path(words[0]), python=python, home=home, cwd=cwd)
-    else:
-        order = orders.from_command(words, output_dir=output_dir, cwd=cwd, python=python, home=home)
+
+    def ordered(anew: bool) -> orders.Order:
+        home = orders.Home(patching.is_hardened, _trained_in(anew) if harden and not check else lambda checkout, _: checkout)
+        if len(words) == 1 and output_dir is None:
+            return orders.from_script(Path(words[0]), python=python, home=home, cwd=cwd)
+        return orders.from_command(words, output_dir=output_dir, cwd=cwd, python=python, home=home)
+
+    order = ordered(fresh)
+    if replace and following.changed(order):
+        order, fresh = ordered(True), True
     chosen = orders.read_limits(limits, hardened=order.hardened, max_restarts=max_restarts)
     if check:
         _end(GOOD)
-    fresh = fresh or (replace and following.changed(order))
     if follow:
         _end(_follow(order.run, _without(sys.argv[1:], "--follow")))
     again = _without(sys.argv[1:], "--fresh", "--replace")
@@ -206,15 +212,18 @@ class _Screen:
             self.line(f"{time.strftime('%H:%M:%S', time.localtime(event.at))} {said}")
 
 
-def _hardened_copy(checkout: Path, used: Path | None) -> Path:
-    from fluxguard import patching
+def _trained_in(anew: bool) -> Callable[[Path, Path | None], Path]:
+    """Return what chooses the checkout to train in; a run that begins `anew` keeps to no earlier copy."""
 
-    if patching.is_hardened(checkout):
-        return checkout
-    report = patching.hardened_copy(checkout, partial=True)
-    for rule in report.missed:
-        print(f"not protected: {rule} finds nothing in {checkout}", file=sys.stderr)
-    return report.checkout
+    def choose(checkout: Path, used: Path | None) -> Path:
+        from fluxguard import patching
+
+        chosen = patching.to_train_in(checkout, None if anew else used)
+        for line in chosen.said:
+            print(line, file=sys.stderr)
+        return chosen.checkout
+
+    return choose
 
 
 def _tell(event: Event) -> None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fluxguard.patching.checkout import within
+    from fluxguard.patching.copies import Chosen, hardened_copy, to_train_in
     from fluxguard.patching.diffs import diff
     from fluxguard.patching.edits import EditFailed, Site
-    from fluxguard.patching.hardening import apply, check, hardened_copy, is_hardened, revert
+    from fluxguard.patching.hardening import apply, check, is_hardened, revert
     from fluxguard.patching.planning import Change, Plan, plan
     from fluxguard.patching.report import Failed, Report, Row
     from fluxguard.patching.rewriting import Unparsable, rewrite
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Change": "planning",
     "Choice": "stamp",
+    "Chosen": "copies",
     "Edit": "rules",
     "EditFailed": "edits",
     "Example": "rules",
@@ -33,18 +35,20 @@ _HOME = {
     "apply": "hardening",
     "check": "hardening",
     "diff": "diffs",
-    "hardened_copy": "hardening",
+    "hardened_copy": "copies",
     "is_hardened": "hardening",
     "load_rules": "rules",
     "plan": "planning",
     "revert": "hardening",
     "rewrite": "rewriting",
+    "to_train_in": "copies",
     "within": "checkout",
 }
 
 __all__ = [
     "Change",
     "Choice",
+    "Chosen",
     "Edit",
     "EditFailed",
     "Example",
@@ -64,6 +68,7 @@ __all__ = [
     "plan",
     "revert",
     "rewrite",
+    "to_train_in",
     "within",
 ]
 

@@ -26,7 +26,8 @@ from fluxguard.patching.vendored import our_digest, vendored
 if TYPE_CHECKING:
     from fluxguard.patching.planning import Plan, Progress
 
-_DIGEST_LETTERS = 12
+CORE = frozenset({"durable-states", "exact-resume", "pulse"})
+"""What a supervisor relies on in a hardened trainer."""
 
 
 def apply(
@@ -54,7 +55,7 @@ def apply(
         raise InputError("--to", f"{target} is there already and is not empty")
     target.parent.mkdir(parents=True, exist_ok=True)
     with held(target.parent):
-        return _harden_copy(found, target, choice, partial=partial, progress=progress)
+        return harden_copy(found, target, choice, partial=partial, progress=progress)
 
 
 def _harden(found: Checkout, choice: Choice, *, partial: bool, progress: Progress) -> Report:
@@ -141,7 +142,7 @@ def _way_back(
     return writes, edited, unneeded
 
 
-def _harden_copy(found: Checkout, target: Path, choice: Choice, *, partial: bool, progress: Progress) -> Report:
+def harden_copy(found: Checkout, target: Path, choice: Choice, *, partial: bool, progress: Progress) -> Report:
     """Make a hardened copy; to be called by whoever holds the folder around it. What was cut off before is cleared."""
     fresh = target.parent / f".{target.name}.fluxguard"
     shutil.rmtree(fresh, ignore_errors=True)
@@ -171,27 +172,6 @@ def _restore(hardened: Path, fresh: Path, stamp: Stamp) -> None:
     for name in stamp.vendored:
         (fresh / name).unlink(missing_ok=True)
     _sweep(fresh)
-
-
-def hardened_copy(checkout: str | os.PathLike[str], *, partial: bool = False) -> Report:
-    """Return the hardened copy that a supervised run uses, made beside the checkout when it is not there yet.
-
-    It is named by the digest of checkout, rules and guard, so that a `git pull` in the checkout never reaches a run
-    that has begun. Raises as `apply` does.
-    """
-    found = checkouts.recognise(checkout)
-    target = found.root.parent / f".{found.root.name}-fluxguard-{_digest_of_all(found.root)[:_DIGEST_LETTERS]}"
-    with held(target.parent):
-        if not is_hardened(target):
-            shutil.rmtree(target, ignore_errors=True)
-            return _harden_copy(found, target, stamps.ALL, partial=partial, progress=lambda done, of: None)
-    return check(target)
-
-
-def _digest_of_all(root: Path) -> str:
-    # A copy holds every small file, so that a changed JSON beside the sources is another copy as well.
-    files = ((name, path.read_bytes()) for name, path in checkouts.copied(root) if path.is_file())
-    return checkouts.digest(f"{stamps.tree_digest(files)} {our_digest()}".encode())
 
 
 def revert(checkout: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -271,10 +251,15 @@ def _is_complete(root: Path, stamp: Stamp) -> bool:
 
 
 def is_hardened(checkout: str | os.PathLike[str]) -> bool:
-    """Return whether a checkout was hardened by this version with every required rule, and is as it was left."""
+    """Return whether a checkout was hardened by this version with every required rule, and is as it was left.
+
+    One in which a rule of CORE found nothing is not: it is trained and resumed as any unhardened one.
+    """
     root = Path(checkout).resolve()
     stamp = stamps.read(root)
     if stamp is None or journal.is_cut_off(root) or not stamp.whole or stamp.digest != our_digest():
+        return False
+    if stamp.report is None or CORE & set(Report.from_mapping(stamp.report).missed):
         return False
     states = (stamps.state_of(stamps.content(root / name), known) for name, known in stamp.files.items())
     return all(state == AS_LEFT for state in states) and _is_complete(root, stamp)
