@@ -140,7 +140,9 @@ def supervise(
         raise InputError("supervise", f"a train script says it all; leave out {extra!r}")
 
     def ordered(anew: bool) -> orders.Order:
-        home = orders.Home(patching.is_hardened, _trained_in(anew) if harden and not check else lambda checkout, _: checkout)
+        home = orders.Home(
+            patching.is_hardened, _trained_in(anew) if harden and not check else lambda checkout, _: checkout
+        )
         if len(words) == 1 and output_dir is None:
             return orders.from_script(Path(words[0]), python=python, home=home, cwd=cwd)
         return orders.from_command(words, output_dir=output_dir, cwd=cwd, python=python, home=home)
