@@ -222,7 +222,8 @@ def patching_rows(folder: Path) -> list[Row]:
     original = Path(given) if given else generated_checkout(folder)
     name = original.name if given else "generated tree"
     command = [sys.executable, "-m", "fluxguard", "apply-patches"]
-    applied, checked = [], []
+    applied: list[float] = []
+    checked: list[float] = []
     for number in range(REPEATS):
         checkout = folder / f"patched-{number}"
         shutil.copytree(original, checkout, symlinks=True)
