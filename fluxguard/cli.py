@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -132,17 +132,12 @@ def supervise(
     from fluxguard.supervisor import following, foreground
     from fluxguard.supervisor import order as orders
 
-    words = command or []
-    if not words:
-        raise InputError("supervise", "name a train.sh, or a command behind `--`")
-    if words[0].endswith((".sh", ".bat")) and (len(words) > 1 or output_dir):
-        extra = f"--output-dir {output_dir}" if output_dir else words[1]
-        raise InputError("supervise", f"a train script says it all; leave out {extra!r}")
+    words = tuple(command or ())
+    _refuse_script_and_more(words, output_dir)
 
     def ordered(anew: bool) -> orders.Order:
-        home = orders.Home(
-            patching.is_hardened, _trained_in(anew) if harden and not check else lambda checkout, _: checkout
-        )
+        choose = _trained_in(anew) if harden and not check else lambda checkout, _: checkout
+        home = orders.Home(patching.is_hardened, choose)
         if len(words) == 1 and output_dir is None:
             return orders.from_script(Path(words[0]), python=python, home=home, cwd=cwd)
         return orders.from_command(words, output_dir=output_dir, cwd=cwd, python=python, home=home)
@@ -162,6 +157,14 @@ def supervise(
         _end(GOOD)
     print(outcome.reason)
     _end(GOOD if outcome.finished else BAD)
+
+
+def _refuse_script_and_more(words: Sequence[str], output_dir: Path | None) -> None:
+    if not words:
+        raise InputError("supervise", "name a train.sh, or a command behind `--`")
+    if words[0].endswith((".sh", ".bat")) and (len(words) > 1 or output_dir):
+        extra = f"--output-dir {output_dir}" if output_dir else words[1]
+        raise InputError("supervise", f"a train script says it all; leave out {extra!r}")
 
 
 def _without(words: list[str], *options: str) -> list[str]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fluxguard.patching.places import FLUXGYM, SD_SCRIPTS
 from fluxguard.patching.rules import Example, Rule, load_rules
 
 _HEAD = """\
@@ -17,9 +18,14 @@ What hardening changes in an sd-scripts checkout. Each changed line is a call in
 `# fluxguard: RULE`; `fluxguard apply-patches --revert` takes all of it back byte for byte. A required rule that finds
 nothing to protect in a checkout with FLUX is an error, because a silent miss would be an unprotected training.
 
+Each rule is a small diff with its reason, written so that it could be offered upstream: take the marks off, and
+replace the call by what it does.
+
 | rule | severity | required | what it is for |
 |---|---|---|---|
 """
+
+_WHERE = {SD_SCRIPTS: "", FLUXGYM: "\nFor FluxGym's own page, with `--fluxgym`.\n"}
 
 
 def page(rules: Sequence[Rule]) -> str:
@@ -36,16 +42,16 @@ def _section(rule: Rule) -> str:
     left_alone = [text for edit in rule.edits for text in edit.leaves_alone]
     kept = "".join(f"\n```python\n{text.rstrip()}\n```\n" for text in left_alone)
     return (
-        f"\n## {rule.id}\n\n{rule.title}.\n\n{rule.why}\n\nSee {rule.issue}\n"
+        f"\n## {rule.id}\n\n{rule.title}.\n\n{rule.why}\n\nSee {rule.issue}\n{_WHERE[rule.checkout]}"
         + "".join(diffs)
         + (f"\nIt leaves alone:\n{kept}" if kept else "")
     )
 
 
 def _diff(example: Example) -> str:
-    lines = difflib.ndiff(example.before.rstrip().splitlines(), example.after.rstrip().splitlines())
-    body = "\n".join(line.rstrip() for line in lines if not line.startswith("?"))
-    return f"\n```diff\n{body}\n```\n"
+    before, after = example.before.rstrip().splitlines(), example.after.rstrip().splitlines()
+    _, _, *lines = difflib.unified_diff(before, after, n=len(before), lineterm="")
+    return "\n```diff\n" + "".join(f"{line}\n" for line in lines if not line.startswith("@@")) + "```\n"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -79,6 +79,8 @@ class Visit:
     site: Site
     turn: int
     """The place of the rule among the rules."""
+    tag: str = ""
+    """What the names of its captures begin with in the match."""
 
     @property
     def mark(self) -> str:
@@ -118,12 +120,12 @@ def _substituted(visit: Visit, node: SgNode, template: str) -> Made | None:
 
 def _between_captures(visit: Visit, node: SgNode, template: str) -> Iterator[Splice]:
     """Yield the text of a template around its captures, which stay as they are, so that edits inside them survive."""
-    source, outer = visit.source, node.range()
+    outer = node.range()
     first, last = outer.start.index, outer.end.index
-    captures = [(match, _range(visit.node, match)) for match in _CAPTURED.finditer(template)]
+    captures = [(match, _range(visit, match)) for match in _CAPTURED.finditer(template)]
     ends = [first, *(index for _, found in captures for index in found or ()), last]
     if ends != sorted(ends) or any(found is None for _, found in captures):
-        yield Splice(first, last, _filled(source.text, visit.node, template), (_REPLACES, 0, 0), visit.site.rule)
+        yield Splice(first, last, _filled(visit, template), (_REPLACES, 0, 0), visit.site.rule)
         return
     if not captures and (at := _only_place(node.text(), template)) is not None:  # it is wrapped, and stays as it is
         yield from _around(visit, (first, last), template[:at], template[at + last - first :])
@@ -189,7 +191,7 @@ def _is_replaced(visit: Visit) -> bool:
         return False
     if _shape(visit.edit.text).fullmatch(node.text()):
         return True
-    filled = _filled(source.text, node, visit.edit.text)
+    filled = _filled(visit, visit.edit.text)
     offsets = (match.start() for match in re.finditer(f"(?={re.escape(node.text())})", filled))
     return any(offset <= start and source.text.startswith(filled, start - offset) for offset in offsets)
 
@@ -221,7 +223,7 @@ def _above(visit: Visit, node: SgNode, kind: int) -> Made | None:
         if not MARKED.search(line) and not line.lstrip().startswith("@"):
             break
         above = source.line_start(above - 1)
-    text = f"{indent}{_filled(source.text, visit.node, visit.edit.text)}{visit.mark}{source.newline}"
+    text = f"{indent}{_filled(visit, visit.edit.text)}{visit.mark}{source.newline}"
     return Made(visit.site, (Splice(start, start, text, (kind, 0, visit.turn), visit.site.rule),))
 
 
@@ -240,7 +242,7 @@ def _after(visit: Visit) -> Made | None:
             break
         below = source.next_line(below)
     end = source.line_end(last)
-    text = f"{source.newline}{indent}{_filled(source.text, visit.node, visit.edit.text)}{visit.mark}"
+    text = f"{source.newline}{indent}{_filled(visit, visit.edit.text)}{visit.mark}"
     return Made(visit.site, (Splice(end, end, text, (_AFTER, -first, visit.turn), visit.site.rule),))
 
 
@@ -257,21 +259,21 @@ def writes(edit: Edit, rule: str, line: str) -> bool:
 _ACTIONS = {"replace": _replace, "callee": _callee, "decorate": _decorate, "before": _before, "after": _after}
 
 
-def _range(node: SgNode, capture: re.Match[str]) -> tuple[int, int] | None:
-    """Return where a capture of `node` stands; None when it captured nothing."""
+def _range(visit: Visit, capture: re.Match[str]) -> tuple[int, int] | None:
+    """Return where a capture stands; None when it captured nothing."""
     if capture[1] == "$":
-        one = node.get_match(capture[2])
+        one = visit.node.get_match(visit.tag + capture[2])
         found = [] if one is None else [one]
     else:
-        found = node.get_multiple_matches(capture[2])
+        found = visit.node.get_multiple_matches(visit.tag + capture[2])
     return (found[0].range().start.index, found[-1].range().end.index) if found else None
 
 
-def _filled(text: str, node: SgNode, template: str) -> str:
+def _filled(visit: Visit, template: str) -> str:
     def captured(match: re.Match[str]) -> str:
-        found = _range(node, match)
+        found = _range(visit, match)
         if found is None:
             return match[0] if match[1] == "$" else ""
-        return text[found[0] : found[1]]
+        return visit.source.text[found[0] : found[1]]
 
     return _CAPTURED.sub(captured, template)

@@ -102,7 +102,7 @@ def plan(
     chosen, left_out = choose(found.kind, rules, choice)
     names, skipped = checkouts.sources(found)
     sources = dict(_pristine(found.root, names))
-    needs = tuple({edit.needs.encode() for rule in chosen for edit in rule.edits})
+    needs = tuple({literal.encode() for rule in chosen for edit in rule.edits for literal in edit.literals})
     touched = [name for name, data in sources.items() if any(literal in data for literal in needs)]
     outcomes = shared(
         lambda name: _hardened(name, sources[name], chosen),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from fluxguard.errors import PatchError
@@ -26,7 +25,7 @@ from fluxguard.patching.edits import (
 )
 from fluxguard.patching.places import IMPORT
 from fluxguard.patching.rules import Rule
-from fluxguard.patching.searching import Find, found
+from fluxguard.patching.searching import Wanted, find, wanted
 from fluxguard.patching.texts import Text, line_end
 
 if TYPE_CHECKING:
@@ -46,21 +45,20 @@ def rewrite(text: str, rules: Iterable[Rule], importing: str = IMPORT) -> tuple[
     The text is parsed once, and all edits are made on that one tree. A site that cannot be changed stays as it is and
     has the state `failed`. Raises Unparsable when the text is not Python.
     """
-    applicable = [(turn, rule) for turn, rule in enumerate(rules) if any(edit.may_be_in(text) for edit in rule.edits)]
-    if not applicable:
+    sought = wanted(tuple(rules), text)
+    if not sought:
         return text, ()
     source = Text(text)
-    added = _added_lines(text, [rule for _, rule in applicable])
-    looked_up = list(_found(source, applicable, added))
-    made = [one for one in looked_up if isinstance(one, Made)]
+    found = list(_found(source, sought))
+    made = [one for one in found if isinstance(one, Made)]
     if not made:
-        return text, tuple(one for one in looked_up if isinstance(one, Site))
+        return text, tuple(one for one in found if isinstance(one, Site))
     failed: dict[int, Site] = {}
     try:
         changed = _proven(source, made, importing)
     except EditFailed:
         changed, failed = _one_by_one(source, made, importing)
-    return changed, tuple(one if isinstance(one, Site) else failed.get(id(one), one.site) for one in looked_up)
+    return changed, tuple(one if isinstance(one, Site) else failed.get(id(one), one.site) for one in found)
 
 
 def marks(text: str) -> dict[str, int]:
@@ -71,50 +69,27 @@ def marks(text: str) -> dict[str, int]:
     return counts
 
 
-def _added_lines(text: str, rules: Sequence[Rule]) -> frozenset[int]:
+def _found(source: Text, sought: Sequence[Wanted]) -> Iterator[Made | Site]:
+    added = _added_lines(source.text, sought)
+    for one, node in find(source.root, sought):
+        line = source.number(node.range().start.index)
+        site = Site(rule=one.rule.id, edit=one.number, line=line, state="theirs" if one.guarded else "new")
+        if one.guarded:
+            yield site
+        elif line not in added:
+            yield make(Visit(source, node, one.edit, site, one.turn, one.tag))
+
+
+def _added_lines(text: str, sought: Sequence[Wanted]) -> frozenset[int]:
     """Return the numbers of the lines that rules have added already; what they copied is nothing to guard again."""
     if MARK not in text:
         return frozenset()
-    added = [(rule.id, edit) for rule in rules for edit in rule.edits if edit.action in ("before", "after", "decorate")]
-    lines = enumerate(text.split("\n"), 1)
-    return frozenset(number for number, line in lines if any(writes(edit, rule, line.rstrip()) for rule, edit in added))
-
-
-@dataclass(frozen=True)
-class _Question:
-    """One thing to look for."""
-
-    turn: int
-    rule: Rule
-    edit: int
-    find: Find
-    state: str
-
-
-def _found(source: Text, applicable: Sequence[tuple[int, Rule]], added: Set[int]) -> Iterator[Made | Site]:
-    """Yield what is to be made of each site, rule by rule."""
-    questions = list(_questions(source.text, applicable))
-    for number, node in sorted(found(source.root, [one.find for one in questions]), key=itemgetter(0)):
-        asked = questions[number]
-        site = _site(source, asked.rule, asked.edit, node, asked.state)
-        if asked.state != "new":
-            yield site
-        elif site.line not in added:
-            yield make(Visit(source, node, asked.rule.edits[asked.edit], site, asked.turn))
-
-
-def _questions(text: str, applicable: Sequence[tuple[int, Rule]]) -> Iterator[_Question]:
-    for turn, rule in applicable:
-        for number, edit in enumerate(rule.edits):
-            if not edit.may_be_in(text):
-                continue
-            yield _Question(turn, rule, number, edit.find, "new")
-            if edit.guarded is not None:
-                yield _Question(turn, rule, number, edit.guarded, "theirs")
-
-
-def _site(source: Text, rule: Rule, edit: int, node: SgNode, state: str) -> Site:
-    return Site(rule=rule.id, edit=edit, line=source.number(node.range().start.index), state=state)
+    adding = [one for one in sought if one.edit.action in ("before", "after", "decorate")]
+    return frozenset(
+        number
+        for number, line in enumerate(text.split("\n"), 1)
+        if MARK in line and any(writes(one.edit, one.rule.id, line.rstrip()) for one in adding)
+    )
 
 
 def _one_by_one(source: Text, made: Sequence[Made], importing: str) -> tuple[str, dict[int, Site]]:

@@ -34,8 +34,8 @@ class Edit:
 
     find: Mapping[str, Any]
     """An ast-grep rule."""
-    needs: str
-    """A literal without which a file cannot hold a site; spares the parsing of most files."""
+    needs: str | tuple[str, ...]
+    """A literal (or several, of which one will do) without which a file cannot hold a site: most are never parsed."""
     action: str
     """One of `ACTIONS`."""
     text: str
@@ -49,9 +49,16 @@ class Edit:
     rewrites: tuple[Example, ...] = ()
     leaves_alone: tuple[str, ...] = ()
 
+    @property
+    def literals(self) -> tuple[str, ...]:
+        """The literals of which a text needs one."""
+        return (self.needs,) if isinstance(self.needs, str) else self.needs
+
     def may_be_in(self, text: str) -> bool:
         """Return whether a text may hold a site, so that most texts need not be parsed."""
-        return self.needs in text and all(any(f"def {name}(" in text for name in group) for group in self.names)
+        return any(literal in text for literal in self.literals) and all(
+            any(f"def {name}(" in text for name in group) for group in self.names
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +104,9 @@ class _Table:
 
     def has(self, name: str) -> bool:
         return name in self._values
+
+    def holds(self, name: str, kind: type) -> bool:
+        return isinstance(self._values[name], kind)
 
     def refuse(self, reason: str, name: str = "") -> None:
         raise InputError(self._source, reason, self._path(name))
@@ -163,7 +173,7 @@ def _edit(table: _Table) -> Edit:
     edit = Edit(
         find=expand(find),
         names=tuple(_names(find)),
-        needs=table.take("needs", str),
+        needs=_needs(table),
         action=chosen[0],
         text=table.take(chosen[0], str),
         guarded=expand(table.take("guarded", Mapping)) if table.has("guarded") else None,
@@ -177,6 +187,12 @@ def _edit(table: _Table) -> Edit:
     if not edit.rewrites:
         table.refuse("must hold at least one example", "rewrites")
     return edit
+
+
+def _needs(table: _Table) -> str | tuple[str, ...]:
+    if not table.has("needs") or table.holds("needs", str):
+        return str(table.take("needs", str))
+    return tuple(map(str, table.take("needs", list)))
 
 
 def _example(table: _Table, values: object) -> Example:

@@ -135,7 +135,7 @@ def _waits(data: bytes, guarding: list[Edit]) -> list[Wait]:
 
 def _guarded_lines(text: str, guarding: list[Edit]) -> set[int]:
     """Return the lines of what a rule knows as guarded by somebody else."""
-    needed = [edit.guarded for edit in guarding if edit.needs in text]
+    needed = [edit.guarded for edit in guarding if any(literal in text for literal in edit.literals)]
     if not needed:
         return set()
     root = SgRoot(text, "python").root()

@@ -1,57 +1,80 @@
-"""Finding the sites of many edits in one walk through a tree: the walk is what costs, not the looking."""
+"""All edits of all rules found in one walk over a tree: the walk is what searching costs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from ast_grep_py import SgNode, SgRoot
+from fluxguard.patching.rules import Edit, Rule
 
-Find = Mapping[str, Any]
-"""An ast-grep rule."""
+if TYPE_CHECKING:
+    from ast_grep_py import SgNode
 
-_CAPTURE = re.compile(r"\$+[A-Z_][A-Z0-9_]*")  # alone, it matches a node of any kind
+_CAPTURE = re.compile(r"(\$\$\$|\$)([A-Z][A-Z0-9_]*)")
+_ANYTHING = {"pattern": "$_"}
 
 
-def found(root: SgNode, finds: Sequence[Find]) -> Iterator[tuple[int, SgNode]]:
-    """Yield (number of the rule, node with what it captured) for each match of `finds` in `root`."""
-    if not finds:
+@dataclass(frozen=True)
+class Wanted:
+    """One thing to find: where an edit applies, or where somebody else guards already."""
+
+    rule: Rule
+    turn: int
+    """The place of the rule among the rules."""
+    number: int
+    """The place of the edit in its rule."""
+    guarded: bool
+
+    @property
+    def edit(self) -> Edit:
+        """The edit."""
+        return self.rule.edits[self.number]
+
+    @property
+    def find(self) -> Mapping[str, Any]:
+        """What to find."""
+        return (self.edit.guarded if self.guarded else self.edit.find) or {}
+
+    @property
+    def tag(self) -> str:
+        """What captures of this are called, so that those of others are not taken for them."""
+        return f"E{self.turn}_{self.number}{'G' if self.guarded else ''}_"
+
+
+def wanted(rules: Sequence[Rule], text: str) -> tuple[Wanted, ...]:
+    """Return what may be found in a text, told by the words in it."""
+    return tuple(
+        Wanted(rule, turn, number, guarded)
+        for turn, rule in enumerate(rules)
+        for number, edit in enumerate(rule.edits)
+        if edit.may_be_in(text)
+        for guarded in ((False, True) if edit.guarded is not None else (False,))
+    )
+
+
+def find(root: SgNode, wanted: Sequence[Wanted]) -> Iterator[tuple[Wanted, SgNode]]:
+    """Yield each thing wanted with each node where it is, in the order wanted, then in that of the text.
+
+    A node that any of them matches is then asked which of them do; each leaves its name there as a capture.
+    """
+    if not wanted:
         return
-    asked = [(number, find, kinds_of(find)) for number, find in enumerate(finds)]
-    for node in root.find_all({"rule": {"any": list(finds)}}):  # type: ignore[call-overload]
-        kind = node.kind()
-        for number, find, kinds in asked:
-            if kinds is not None and kind not in kinds:
-                continue
-            # The node itself is the first that its own search meets; only that one holds what this rule captures.
-            if node.matches(**find) and (match := node.find({"rule": find})) is not None:
-                yield number, match
+    tried = [
+        {"any": [{"all": [_renamed(one.find, one.tag, inside=False), {"pattern": f"${one.tag}"}]}, _ANYTHING]}
+        for one in wanted
+    ]
+    rule = {"all": [{"any": [one.find for one in wanted]}, *tried]}
+    nodes = root.find_all({"rule": rule})  # type: ignore[call-overload]
+    for one in wanted:
+        yield from ((one, node) for node in nodes if node.get_match(one.tag) is not None)
 
 
-def kinds_of(find: Find) -> frozenset[str] | None:
-    """Return the kinds of node that a rule can match, or None where that cannot be told without looking."""
-    known: list[frozenset[str]] = []
-    if "kind" in find:
-        known.append(frozenset({find["kind"]}))
-    if isinstance(pattern := find.get("pattern"), str) and not _CAPTURE.fullmatch(pattern.strip()):
-        known.append(_kinds_of_pattern(pattern))
-    known += [kinds for one in find.get("all", ()) if (kinds := kinds_of(one)) is not None]
-    if "any" in find:
-        choices = [kinds_of(one) for one in find["any"]]
-        if None not in choices:
-            known.append(frozenset().union(*(kinds for kinds in choices if kinds)))
-    return frozenset.intersection(*known) if known else None
-
-
-def _kinds_of_pattern(pattern: str) -> frozenset[str]:
-    """Return the kinds of the nodes that span a whole pattern, of which ast-grep takes one."""
-    # As ast-grep does: a letter that Python allows in a name stands for the sign of a capture.
-    node = SgRoot(pattern.replace("$", "\u00b5"), "python").root()
-    kinds: set[str] = set()
-    while True:
-        kinds.add(node.kind())
-        children = node.children()
-        if len(children) != 1:
-            return frozenset(kinds)
-        node = children[0]
+def _renamed(value: Any, tag: str, *, inside: bool) -> Any:
+    """Return a part of a rule with its captures renamed; they are written in patterns alone."""
+    if isinstance(value, Mapping):
+        return {key: _renamed(part, tag, inside=inside or key == "pattern") for key, part in value.items()}
+    if isinstance(value, list):
+        return [_renamed(part, tag, inside=inside) for part in value]
+    return _CAPTURE.sub(rf"\g<1>{tag}\g<2>", value) if inside and isinstance(value, str) else value

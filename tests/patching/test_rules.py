@@ -87,8 +87,10 @@ def test_rules_come_in_their_written_order() -> None:
         ("replace: new()", "replace: new()\n    colour: red", "edits.0.colour"),
         ("rewrites: [{before: old(), after: new()}]", "rewrites: []", "edits.0.rewrites"),
         ("rewrites: [{before: old(), after: new()}]", "rewrites: [{before: old()}]", "edits.0.rewrites"),
+        ("replace: new()", 'before: "a()\\nb()"', "edits.0.before"),
         ("id: some-rule", "id: Some Rule", "id"),
         ("required: true", "required: true\ncolour: red", "colour"),
+        ("required: true", "required: true\ncheckout: elsewhere", "checkout"),
     ],
 )
 def test_a_wrong_rule_names_its_field(old: str, new: str, field: str) -> None:
@@ -117,3 +119,18 @@ def test_within_is_a_function_at_any_depth() -> None:
     changed, sites = rewrite(text, [nested])
     assert [site.line for site in sites] == [3]
     assert "        new()  # fluxguard: some-rule\nold()\n" in changed
+
+
+def test_one_of_several_literals_will_do() -> None:
+    [edit] = parse(GOOD.replace("needs: old", "needs: [old(, older(]"), "some-rule.yaml").edits
+    assert edit.may_be_in("x = older()")
+    assert edit.may_be_in("x = old()")
+    assert not edit.may_be_in("x = new()")
+
+
+def test_a_text_without_the_function_is_not_searched() -> None:
+    [edit] = parse(
+        GOOD.replace("{pattern: old()}", "{pattern: old(), within: [train, sample]}"), "some-rule.yaml"
+    ).edits
+    assert edit.may_be_in("def sample(): old()")
+    assert not edit.may_be_in("def load(): old()")
