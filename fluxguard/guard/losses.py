@@ -12,6 +12,7 @@ import logging
 import math
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from fluxguard import limits as _limits
@@ -37,19 +38,30 @@ class _Losses:
         self.since = 0
         """The step of the first of them."""
         self.good: Path | None = None
-        """The newest state after which a loss was a number."""
-        self.unproven: list[Path] = []
-        """States saved since the last loss that was a number, oldest first."""
-        self.waiting: list[Callable[[], object]] = []
-        """What may be done only when the newest state has proven good."""
+        """The newest state after which a loss of its own weights was a number."""
+        self.unproven: list[_Unproven] = []
+        """What happened since then, oldest first."""
 
+
+@dataclass
+class _Unproven:
+    """A state, or something to do once the newest state has proven good."""
+
+    state: Path | None = None
+    action: Callable[[], object] | None = None
+    losses: int = 0
+    """Losses that were numbers since."""
+
+
+_PROVEN = 2
+"""Good losses after a save: the first is still of its own step, reckoned before the weights were changed and saved."""
 
 _losses = _Losses()
 
 
 def saved(path: str | os.PathLike[str]) -> None:
-    """Note that a state was saved: good once a loss after it is a number."""
-    _losses.unproven.append(Path(path))
+    """Note that a state was saved: good once a loss that its weights made is a number."""
+    _losses.unproven.append(_Unproven(state=Path(path)))
 
 
 def loaded(path: str | os.PathLike[str]) -> None:
@@ -58,12 +70,9 @@ def loaded(path: str | os.PathLike[str]) -> None:
 
 
 def once_good(action: Callable[[], object]) -> None:
-    """Do `action`, such as removing an older state, when the next loss is a number; at once outside of a trainer.
-
-    A state is saved before the loss of its step is known, so that it proves good only later.
-    """
+    """Do `action`, such as removing an older state, when the newest has proven good; at once outside of a trainer."""
     if pulse.begun():
-        _losses.waiting.append(action)
+        _losses.unproven.append(_Unproven(action=action))
     else:
         action()
 
@@ -71,7 +80,7 @@ def once_good(action: Callable[[], object]) -> None:
 def training_ended() -> None:
     """Do what waits for a good loss, if the last one was: no other comes."""
     if not _losses.bad:
-        _catch_up()
+        _catch_up(_PROVEN)
 
 
 def check_loss(loss: float, step: int) -> None:
@@ -81,7 +90,7 @@ def check_loss(loss: float, step: int) -> None:
     """
     if math.isfinite(loss):
         _losses.bad = 0
-        _catch_up()
+        _catch_up(1)
         return
     if not _losses.bad:
         _losses.since = step
@@ -92,13 +101,16 @@ def check_loss(loss: float, step: int) -> None:
         _stop(limit)
 
 
-def _catch_up() -> None:
-    if _losses.unproven:
-        _losses.good = _losses.unproven[-1]
-        _losses.unproven.clear()
-    waiting, _losses.waiting = _losses.waiting, []
-    for action in waiting:
-        action()
+def _catch_up(losses: int) -> None:
+    """Count good losses, and take what they prove for good."""
+    for one in _losses.unproven:
+        one.losses += losses
+    proven = [one for one in _losses.unproven if one.losses >= _PROVEN]
+    _losses.unproven = [one for one in _losses.unproven if one.losses < _PROVEN]
+    for one in proven:
+        _losses.good = one.state or _losses.good
+        if one.action is not None:
+            one.action()
 
 
 @functools.lru_cache(maxsize=1)
@@ -112,7 +124,7 @@ def _limit() -> int | None:
 
 
 def _stop(limit: int) -> None:
-    aside = [path for path in _losses.unproven if _set_aside(path)]
+    aside = [one.state for one in _losses.unproven if one.state is not None and _set_aside(one.state)]
     good = f"the last good state is {_losses.good}" if _losses.good else "no state was saved before"
     words = f"the loss was not a number {limit} times in a row, from step {_losses.since} on; {good}"
     if aside:

@@ -12,7 +12,7 @@ from typing import Any
 from fluxguard import manifest
 from fluxguard.clock import Clock, SystemClock
 from fluxguard.errors import StateUnusable
-from fluxguard.guard import deadlines, resume
+from fluxguard.guard import deadlines, losses, resume
 from fluxguard.guard.randoms import States
 from fluxguard.manifest import Manifest
 from fluxguard.rundir import sync_folder, write_json
@@ -50,6 +50,7 @@ def save_state(accelerator: Any, state_dir: str | os.PathLike[str], clock: Clock
         accelerator.save_state(str(partial))
         _seal(partial, accelerator.num_processes)
         _rename(partial, target)
+        losses.saved(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)  # on a full disk its room is needed
         raise
@@ -155,7 +156,7 @@ def _rename(partial: Path, target: Path) -> None:
 
 
 def remove_state(old: str | os.PathLike[str], new: str | os.PathLike[str]) -> None:
-    """Remove a state that `new` has made superfluous, when `new` is whole; never `new` itself.
+    """Remove a state that `new` has made superfluous, when `new` is whole and the next loss is a number; never `new`.
 
     A kill in between leaves nothing that looks like a state. Whatever cannot be removed stays, with a warning.
     """
@@ -171,6 +172,10 @@ def remove_state(old: str | os.PathLike[str], new: str | os.PathLike[str]) -> No
     except StateUnusable as unusable:
         logger.warning("%s is kept: %s", doomed, unusable)
         return
+    losses.once_good(lambda: _remove(doomed))
+
+
+def _remove(doomed: Path) -> None:
     for left in doomed.parent.glob(_REMOVED.format("*")):  # by a kill during an earlier removal
         shutil.rmtree(left, ignore_errors=True)
     aside = doomed.with_name(_REMOVED.format(doomed.name))
@@ -199,6 +204,7 @@ def load_state(accelerator: Any, path: str | os.PathLike[str]) -> None:
         logger.warning("accelerate could not read its own random states; ours are used where the state has them")
     told = _told(_train_state(folder))
     resume.loaded(resume.Loaded(folder=folder, manifest=known, states=states, told=told))
+    losses.loaded(folder.absolute())
 
 
 def _bring_back(folder: Path) -> None:

@@ -18,6 +18,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, wh
 ACTIONS = ("replace", "callee", "decorate", "before", "after")
 SEVERITIES = ("critical", "high", "medium")
 CHECKOUTS = (SD_SCRIPTS, FLUXGYM)
+_DEFINITION = re.compile(r"\bdef\s+(\w+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,28 @@ class Example:
 
     before: str
     after: str
+
+
+class Words:
+    """What a text says, asked by many edits and looked up once."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._held: dict[str, bool] = {}
+        self._defined: frozenset[str] | None = None
+
+    def hold(self, literal: str) -> bool:
+        """Return whether the text holds a literal."""
+        known = self._held.get(literal)
+        if known is None:
+            known = self._held[literal] = literal in self._text
+        return known
+
+    def define(self, name: str) -> bool:
+        """Return whether the text defines a function of a name."""
+        if self._defined is None:
+            self._defined = frozenset(_DEFINITION.findall(self._text))
+        return name in self._defined
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +77,9 @@ class Edit:
         """The literals of which a text needs one."""
         return (self.needs,) if isinstance(self.needs, str) else self.needs
 
-    def may_be_in(self, text: str) -> bool:
+    def may_be_in(self, words: Words) -> bool:
         """Return whether a text may hold a site, so that most texts need not be parsed."""
-        return any(literal in text for literal in self.literals) and all(
-            any(f"def {name}(" in text for name in group) for group in self.names
-        )
+        return any(map(words.hold, self.literals)) and all(any(map(words.define, group)) for group in self.names)
 
 
 @dataclass(frozen=True, kw_only=True)

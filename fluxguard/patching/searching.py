@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fluxguard.patching.rules import Edit, Rule
+from fluxguard.patching.rules import Edit, Rule, Words
 
 if TYPE_CHECKING:
     from ast_grep_py import SgNode
@@ -45,11 +45,12 @@ class Wanted:
 
 def wanted(rules: Sequence[Rule], text: str) -> tuple[Wanted, ...]:
     """Return what may be found in a text, told by the words in it."""
+    words = Words(text)
     return tuple(
         Wanted(rule, turn, number, guarded)
         for turn, rule in enumerate(rules)
         for number, edit in enumerate(rule.edits)
-        if edit.may_be_in(text)
+        if edit.may_be_in(words)
         for guarded in ((False, True) if edit.guarded is not None else (False,))
     )
 

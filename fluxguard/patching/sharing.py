@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 _MOST = 4
 _WORTH_IT = 1 << 20
 """Bytes of work below which a second process costs more than it saves."""
+_NUMBER = struct.Struct("=H")
+_ROOM = 4096 // _NUMBER.size
+"""How many numbers any pipe holds before its writer would have to wait for a reader."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -23,17 +27,21 @@ def shared(
 
     What `work` raises is raised here. Whatever a child could not do is done by this process.
     """
-    total = sum(map(size, items))
-    shares = _shares(items, size, _processes() if total >= _WORTH_IT else 1)
-    children = [_start(work, items, share) for share in shares[1:]]
     results: dict[int, Result] = {}
-    for number in shares[0]:
-        results[number] = work(items[number])
-        done(len(results))
-    for child in children:
-        results |= _finish(child)
-        done(len(results))
-    return [results[number] if number in results else work(item) for number, item in enumerate(items)]
+    if sum(map(size, items)) >= _WORTH_IT and len(items) <= _ROOM and (count := _processes()) > 1:
+        reading = _filled(sorted(range(len(items)), key=lambda number: -size(items[number])))
+        children = [_start(work, items, reading) for _ in range(count - 1)]
+        for number in _taken(reading):
+            results[number] = work(items[number])
+            done(len(results))
+        os.close(reading)
+        for child in children:
+            results |= _finish(child)
+    for number, item in enumerate(items):
+        if number not in results:
+            results[number] = work(item)
+            done(len(results))
+    return [results[number] for number in range(len(items))]
 
 
 def _processes() -> int:
@@ -44,19 +52,21 @@ def _processes() -> int:
     return min(_MOST, available)
 
 
-def _shares(items: Sequence[Item], size: Callable[[Item], int], count: int) -> list[list[int]]:
-    """Return the items' numbers in shares of about the same size; the first one is the smallest."""
-    shares: list[list[int]] = [[] for _ in range(count)]
-    sizes = [0] * count
-    for number in sorted(range(len(items)), key=lambda number: -size(items[number])):
-        least = sizes.index(min(sizes))
-        shares[least].append(number)
-        sizes[least] += size(items[number])
-    return [share for _, share in sorted(zip(sizes, shares, strict=True))]
+def _filled(numbers: Sequence[int]) -> int:
+    """Return where the numbers of the items, the largest first, can be taken from by whoever is free."""
+    reading, writing = os.pipe()
+    os.write(writing, b"".join(map(_NUMBER.pack, numbers)))
+    os.close(writing)
+    return reading
 
 
-def _start(work: Callable[[Item], Result], items: Sequence[Item], share: Sequence[int]) -> tuple[int, int]:
-    """Start a child with a share; return its process number and where it writes its results."""
+def _taken(reading: int) -> Iterator[int]:
+    while number := os.read(reading, _NUMBER.size):
+        yield _NUMBER.unpack(number)[0]
+
+
+def _start(work: Callable[[Item], Result], items: Sequence[Item], tasks: int) -> tuple[int, int]:
+    """Start a child that takes tasks; return its process number and where it writes its results."""
     reading, writing = os.pipe()
     child = os.fork()
     if child:
@@ -66,7 +76,7 @@ def _start(work: Callable[[Item], Result], items: Sequence[Item], share: Sequenc
     try:
         os.close(reading)
         with os.fdopen(writing, "wb") as pipe:
-            pipe.write(pickle.dumps({number: work(items[number]) for number in share}))
+            pipe.write(pickle.dumps({number: work(items[number]) for number in _taken(tasks)}))
         code = 0
     finally:
         os._exit(code)  # nothing of the parent's is to be ended or flushed here

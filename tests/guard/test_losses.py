@@ -45,14 +45,14 @@ def test_too_many_in_a_row_stop_it_for_good(verdicts: list[Verdict], bad: float)
 
 
 def test_a_state_is_good_only_after_a_good_loss(verdicts: list[Verdict], tmp_path: Path) -> None:
-    """The loss of a step is known after its state was saved: that one may hold lost weights already."""
+    """The loss told next is that of the step before the save: its weights may be lost already."""
     good, lost = tmp_path / "a-state", tmp_path / "b-state"
     for state in (good, lost):
         state.mkdir()
     losses.saved(good)
-    losses.check_loss(0.5, 1)
+    tell(0.5, 0.5)
     losses.saved(lost)
-    tell(math.nan, math.nan, math.nan)
+    tell(0.5, math.nan, math.nan, math.nan)
     assert verdicts[0].file == str(good)
     assert not lost.exists()
     assert (tmp_path / "b-state.not-finite").is_dir()
@@ -83,6 +83,8 @@ def test_an_older_state_is_removed_only_when_the_newer_is_good(verdicts: list[Ve
     losses.check_loss(math.nan, 1)
     assert not removed
     losses.check_loss(0.5, 2)
+    assert not removed
+    losses.check_loss(0.5, 3)
     assert removed == ["old"]
 
 

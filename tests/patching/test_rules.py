@@ -8,7 +8,7 @@ import pytest
 
 from fluxguard.errors import InputError
 from fluxguard.patching import Edit, Example, Rule, load_rules, rewrite
-from fluxguard.patching.rules import parse
+from fluxguard.patching.rules import Words, parse
 
 RULES = load_rules()
 EDITS = [(replace(rule, edits=(edit,)), edit, number) for rule in RULES for number, edit in enumerate(rule.edits)]
@@ -123,14 +123,14 @@ def test_within_is_a_function_at_any_depth() -> None:
 
 def test_one_of_several_literals_will_do() -> None:
     [edit] = parse(GOOD.replace("needs: old", "needs: [old(, older(]"), "some-rule.yaml").edits
-    assert edit.may_be_in("x = older()")
-    assert edit.may_be_in("x = old()")
-    assert not edit.may_be_in("x = new()")
+    assert edit.may_be_in(Words("x = older()"))
+    assert edit.may_be_in(Words("x = old()"))
+    assert not edit.may_be_in(Words("x = new()"))
 
 
 def test_a_text_without_the_function_is_not_searched() -> None:
     [edit] = parse(
         GOOD.replace("{pattern: old()}", "{pattern: old(), within: [train, sample]}"), "some-rule.yaml"
     ).edits
-    assert edit.may_be_in("def sample(): old()")
-    assert not edit.may_be_in("def load(): old()")
+    assert edit.may_be_in(Words("def sample(): old()"))
+    assert not edit.may_be_in(Words("def load(): old()"))
