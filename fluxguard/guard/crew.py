@@ -18,6 +18,7 @@ from fluxguard.errors import WorkerStuck
 from fluxguard.guard import pulse
 from fluxguard.guard.deadlines import limits
 from fluxguard.guard.ending import Verdict, end_process
+from fluxguard.guard.progress import ProcessReads
 from fluxguard.guard.watcher import Wait, watcher
 
 _WHAT = "a batch from the loader"
@@ -27,6 +28,7 @@ _ASKED = 7.0  # later than that after it asked, it waits no more
 _HELD = 0.5  # the longest that the interpreter is held for killed workers to be gone
 _REAP_POLL = 1000  # microseconds
 _DATA = frozenset((".npz", ".npy", ".png", ".jpg", ".jpeg", ".webp", ".bmp", ".jxl", ".avif", ".txt", ".caption"))
+_LOOKS = 10  # at what the workers read, within one limit
 _LINGER = 1.0  # between two polls torch comes back at once; later than that nobody waits any more
 
 
@@ -46,6 +48,8 @@ class Crew:
         self._owner = self._reader = threading.get_ident()
         self._given: list[dict[object, object]] = []
         self._wait: Wait | None = None
+        self._look: Wait | None = None
+        self._reads: dict[int, ProcessReads] = {}
         self._inside = False
         self._left = -math.inf
         self._asked = -math.inf
@@ -83,6 +87,9 @@ class Crew:
         limit = limits().batch if self._delivered else limits().first_batch
         if limit is not None:
             self._wait = Wait(_WHAT, limit, since, self._due, pulse.begun())
+            self._look = Wait(_WHAT, limit / _LOOKS, since, self._looks, False)
+            self._reads = {}
+            watcher().open(self._look)
             watcher().open(self._wait)
 
     def ends(self) -> None:
@@ -105,6 +112,9 @@ class Crew:
         if self._wait is not None:
             watcher().close(self._wait)
             self._wait = None
+        if self._look is not None:
+            watcher().close(self._look)
+            self._look = None
 
     def arrived(self, result: object) -> None:
         """Note that a batch (or another answer of a worker) arrived."""
@@ -141,8 +151,23 @@ class Crew:
 
     def stuck(self) -> list[int]:
         """Return the numbers of the workers that hold work: the stopped ones among them, if any, else all."""
-        holding = [number for number, tasks in enumerate(self._given) if tasks] or list(range(len(self.workers)))
+        holding = self._holding()
         return [number for number in holding if stopped(self.workers[number].pid)] or holding
+
+    def _holding(self) -> list[int]:
+        return [number for number, tasks in enumerate(self._given) if tasks] or list(range(len(self.workers)))
+
+    def _looks(self, look: Wait) -> float | None:
+        """Let the limit begin anew when a worker that holds work has read something: a slow disk is not a stuck one."""
+        wait = self._wait
+        if look is not self._look or wait is None:
+            return None
+        pids = [pid for number in self._holding() if (pid := self.workers[number].pid)]
+        known = self._reads
+        self._reads = {pid: known.get(pid) or ProcessReads(pid) for pid in pids}
+        if True in [self._reads[pid].moved() for pid in pids if pid in known]:
+            wait.at = time.monotonic() + wait.limit
+        return look.limit
 
     def _due(self, wait: Wait) -> float | None:
         if wait is not self._wait or not self._awaited(time.monotonic()):

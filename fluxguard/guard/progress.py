@@ -1,4 +1,4 @@
-"""Whether a thread has read anything: the kernel's own counters, where there are any."""
+"""Whether a thread or a process has read anything: the kernel's own counters, where there are any."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import os
 _ROOM = 4096
 
 
-class ThreadReads:
-    """What one thread of this process has read."""
+class _Reads:
+    """What somebody has read."""
 
-    def __init__(self, thread: int, *, own: bool = False) -> None:
-        self._path = f"/proc/self/task/{thread}/io"
+    def __init__(self, path: str, *, own: bool) -> None:
+        self._path = path
         self._own = own
         self._seen = self._look()
 
     def moved(self) -> bool:
-        """Return whether the thread has read anything since the last look; False where the platform does not say."""
+        """Return whether anything was read since the last look; False where the platform does not say."""
         before, self._seen = self._seen, self._look()
         return self._seen[0] != before[0] + before[1]
 
@@ -33,3 +33,17 @@ class ThreadReads:
         except (OSError, ValueError, KeyError):
             return 0, 0
         return total, len(text) if self._own else 0
+
+
+class ThreadReads(_Reads):
+    """What one thread of this process has read."""
+
+    def __init__(self, thread: int, *, own: bool = False) -> None:
+        super().__init__(f"/proc/self/task/{thread}/io", own=own)
+
+
+class ProcessReads(_Reads):
+    """What all threads of another process have read."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(f"/proc/{pid}/io", own=False)

@@ -130,6 +130,14 @@ def test_a_stuck_loader_worker_raises_in_another_process(spawn: Spawn, supervise
 
 
 @pytest.mark.parametrize("begin", ["begin", "page"])
+def test_a_worker_that_reads_from_a_slow_disk_is_waited_for(spawn: Spawn, supervised: Supervised, begin: str) -> None:
+    """Four times the limit for one batch, but a byte now and then: its batch comes."""
+    trainer = spawn(FAULTS / "stopped_worker.py", "drip", begin, env=supervised.env)
+    assert trainer.ends() == 0
+    assert str([*range(40)]) in trainer.output
+
+
+@pytest.mark.parametrize("begin", ["begin", "page"])
 def test_a_pinning_thread_hides_no_stuck_worker(spawn: Spawn, supervised: Supervised, begin: str) -> None:
     """With pinned memory another thread waits for the workers; main is asked only every 5 s whether it waits too."""
     trainer = spawn(FAULTS / "stopped_worker.py", "pin", begin, env=supervised.env)
