@@ -71,7 +71,7 @@ def log(screen: Screen) -> str:
 
 def command(checked: Checked) -> str:
     """Return what a train.sh was understood to say."""
-    protected = "yes" if checked.hardened else "no: hangs are noticed, but later"
+    protected = "yes" if checked.hardened else "by a hardened copy of the trainer, where its shape is known"
     rows = [("Saves into", str(checked.run.output_dir)), ("Runs in", str(checked.cwd)), ("Hardened", protected)]
     if not set(checked.argv[0]) & set("/\\"):  # else the command itself names its interpreter
         rows.insert(2, ("Python", str(checked.interpreter)))

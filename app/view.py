@@ -18,21 +18,40 @@ _SHORT_WAIT, _LONG_WAIT = 45, 90 * _MINUTE
 
 _PREPARING = {
     "load": "loading the model",
+    "tokenizers": "loading the tokenizers",
+    "accelerator": "connecting the processes",
+    "cast": "shrinking the model to 8 bits",
+    "prepare": "preparing the model",
+    "resume": "loading the saved state",
+    "trackers": "starting the trackers",
     "hash": "checking the base model",
     "text cache": "reading the captions",
     "latent cache": "preparing the images",
     "first step": "the first step, which takes longest",
 }
-_BESIDES = {"sampling": "Drawing sample images", "saving": "Saving"}
+_BESIDES = {
+    "sampling": "Drawing sample images",
+    "saving": "Saving",
+    "upload": "Uploading",
+    "validation": "Validating",
+}
 _SHORT = {
     "load": "Loading",
+    "tokenizers": "Loading",
+    "accelerator": "Starting",
+    "cast": "Loading",
+    "prepare": "Preparing",
+    "resume": "Resuming",
+    "trackers": "Starting",
     "hash": "Checking",
     "text cache": "Captions",
     "latent cache": "Images",
     "first step": "First step",
     "step": "Training",
     "sampling": "Samples",
+    "validation": "Validating",
     "saving": "Saving",
+    "upload": "Uploading",
     "ending": "Ending",
 }
 
@@ -144,6 +163,7 @@ def _running(seen: Mapping[str, Any], now: float) -> Screen:
     detail = f"{again}You can close this page; the training goes on."
     if seen["hardened"] is False:
         detail += " The trainer is not hardened, so a hang is noticed later."
+    detail += "".join(f" Note: {trouble}." for trouble in seen.get("troubles", ()))
     return Screen(tone="busy", headline=headline, detail=detail, can_stop=True)
 
 

@@ -35,6 +35,7 @@ def status(seen: Mapping[str, Any]) -> Iterator[Any]:
         if value is not None:
             table.add_row(name, Text(str(value)))
     yield table
+    yield from (f"note: {trouble}" for trouble in seen["troubles"])
     for number, incident in enumerate(seen["incidents"], 1):
         yield f"incident {number} at step {incident['step']}: {incident['words']}"
         if incident["report"]:

@@ -233,6 +233,7 @@ _STACK_CAUSES = (
     ("_wait_blocks_move", "block swap", "The step waits for a block swap that does not come back."),
     ("_try_get_data", "loader worker", "The step waits for a batch that no DataLoader worker delivers."),
     ("wait_for_everyone", "barrier", "A rank waits for others that do not come."),
+    ("_meet", "barrier", "A rank waits for others that do not come."),
     ("save_state", "saving", "Saving a state does not end."),
 )
 

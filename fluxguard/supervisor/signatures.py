@@ -76,6 +76,14 @@ SIGNATURES = (
         True,
     ),
     _line(
+        r"DeadlineExceeded: reading .*",
+        "file read",
+        "A file gave no new byte for too long: {line}",
+        "Look at the disk or network share that holds the file.",
+        TRAINER,
+        True,
+    ),
+    _line(
         r"^FileNotFoundError: .*",
         "missing file",
         "A file is missing: {line}",

@@ -10,6 +10,7 @@ from fluxguard.app import view
 from fluxguard.app.view import Launch
 
 from fluxguard.launch import masking
+from fluxguard.limits import PHASES
 
 NOW = 1_700_000_000.0
 
@@ -243,3 +244,10 @@ def test_the_secrets_of_a_command_are_found() -> None:
     argv = ["python", "x.py", "--huggingface_token", "long-enough", "--wandb_api_key=also-long", "--api_key", "no"]
     found = masking.secrets_of(argv, {"HF_TOKEN": "from-the-environment", "HOME": "/home/somebody"})
     assert found == {"long-enough", "also-long", "from-the-environment"}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_phase_has_words(phase: str) -> None:
+    """What the trainer tells is never shown as a name of ours."""
+    assert phase in view._SHORT
+    assert phase in {"step", "ending"} or phase in {**view._PREPARING, **view._BESIDES}

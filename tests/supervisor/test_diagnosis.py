@@ -22,6 +22,7 @@ IDLE = Symptom(kind="idle", phase="step", since=301.0, limit=300.0)
         (["ModuleNotFoundError: No module named 'bitsandbytes'"], "missing package", False),
         (["FileNotFoundError: [Errno 2] No such file or directory: 'ae.sft'"], "missing file", False),
         (["zipfile.BadZipFile: Bad CRC-32 for file 'latents.npy'"], "cache file", True),
+        (["fluxguard.errors.DeadlineExceeded: reading a.npz did not finish within 30 s"], "file read", True),
         (["RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed."], "loader worker killed", True),
         (["ValueError: nope", "subprocess.CalledProcessError: x"], "error in the trainer (ValueError)", True),
         (["died with <Signals.SIGKILL: 9>."], "killed from outside (SIGKILL)", True),
