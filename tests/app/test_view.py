@@ -247,7 +247,7 @@ def test_the_secrets_of_a_command_are_found() -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_every_phase_has_words(phase: str) -> None:
-    """What the trainer tells is never shown as a name of ours."""
+def test_no_phase_is_shown_by_its_inner_name(phase: str) -> None:
+    """Each has words of its own, long and short."""
     assert phase in view._SHORT
     assert phase in {"step", "ending"} or phase in {**view._PREPARING, **view._BESIDES}
