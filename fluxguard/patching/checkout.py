@@ -28,6 +28,9 @@ NEVER = frozenset({".git", "__pycache__", "node_modules", "site-packages", JOURN
 """What a copy does without wherever it lies."""
 WEIGHTS = (".safetensors", ".ckpt", ".pt", ".pth", ".npz", ".gguf")
 
+_DRAWS = re.compile(r"(\w+_)?(gen_img|minimal_inference)(_\w+)?\.py")
+"""Scripts at the root that draw pictures with a finished model: large, and nothing of a training."""
+
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]+)|import[ \t]+([^\n]+))", re.MULTILINE
 )
@@ -86,7 +89,7 @@ def sources(checkout: Checkout) -> tuple[tuple[str, ...], dict[str, str]]:
     passed: dict[str, str] = {}
     for name, entry in _walk(checkout.root, deep=checkout.kind == SD_SCRIPTS):
         if not entry.is_symlink():
-            if name.endswith(".py"):
+            if name.endswith(".py") and not _DRAWS.fullmatch(name):
                 names.append(name)
         elif name.endswith(".py") or (entry.is_dir() and _holds_python(entry.path)):
             target = Path(entry.path).resolve()

@@ -117,6 +117,13 @@ def test_what_is_no_source_is_left_alone(checkout: Path) -> None:
     assert names == {"flux_train_network.py", "library/util.py", "tools/tool.py", "library/models/x.py"}
 
 
+@pytest.mark.parametrize("name", ["gen_img.py", "sdxl_gen_img.py", "flux_minimal_inference.py"])
+def test_what_only_draws_pictures_is_left_alone(checkout: Path, name: str) -> None:
+    (checkout / name).write_text("wait()\n")
+    (checkout / "library" / name).write_text("wait()\n")
+    assert {change.path for change in plan(checkout).changes} & {name, f"library/{name}"} == {f"library/{name}"}
+
+
 def test_a_repository_that_changes_line_breaks_is_clean_again(checkout: Path) -> None:
     git = shutil.which("git")
     if git is None:
