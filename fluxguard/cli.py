@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fluxguard.supervisor.ledger import Event
 
 GOOD, BAD, INPUT, OURS = 0, 1, 2, 3
-_WIDTH_IN_A_FILE = 200
+_FILES_A_PICTURE = 8
 
 app = typer.Typer(
     name="fluxguard",
@@ -69,9 +69,7 @@ def main() -> None:
     except FluxguardError as error:
         code = _say(BAD, str(error))
     except OSError as error:
-        full = error.errno == errno.ENOSPC
-        said = "the disk is full; free some space and give the same command again" if full else f"failed ({error})"
-        code = _say(BAD if full else OURS, said)
+        code = _say(*_os_error(error))
     except Exception as error:  # noqa: BLE001 - the last word of the command line: our own failure is said and coded
         code = _say(OURS, f"fluxguard itself failed ({type(error).__name__}: {error}); please report this")
     else:
@@ -79,16 +77,24 @@ def main() -> None:
     sys.exit(code)
 
 
+def _os_error(error: OSError) -> tuple[int, str]:
+    if error.errno == errno.ENOSPC:
+        return BAD, "the disk is full; free some space and give the same command again"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return INPUT, f"{error.filename}: cannot be written ({error.strerror}); nothing was changed"
+    return OURS, f"failed ({error})"
+
+
 def _say(code: int, text: str) -> int:
     print(f"fluxguard: {text}", file=sys.stderr)
     return code
 
 
-def _show(shown: Iterable[Any], width: int | None = None) -> None:
+def _show(shown: Iterable[Any]) -> None:
     """Print lines of text and tables."""
     from rich.console import Console
 
-    console = Console(width=width)
+    console = Console()
     for one in shown:
         if isinstance(one, str):
             print(one)  # as it is: a console would fold it
@@ -133,11 +139,12 @@ def supervise(
     from fluxguard.supervisor import order as orders
 
     words = tuple(command or ())
+    notes: list[str] = []
     _refuse_script_and_more(words, output_dir)
 
     def ordered(anew: bool) -> orders.Order:
-        choose = _trained_in(anew) if harden and not check else lambda checkout, _: checkout
-        home = orders.Home(patching.is_hardened, choose)
+        choose = _trained_in(anew, notes) if harden and not check else lambda checkout, _: checkout
+        home = orders.Home(lambda checkout: patching.is_hardened(checkout, by_us=False), choose)
         if len(words) == 1 and output_dir is None:
             return orders.from_script(Path(words[0]), python=python, home=home, cwd=cwd)
         return orders.from_command(words, output_dir=output_dir, cwd=cwd, python=python, home=home)
@@ -147,11 +154,12 @@ def supervise(
         order, fresh = ordered(True), True
     chosen = orders.read_limits(limits, hardened=order.hardened, max_restarts=max_restarts)
     if check:
+        print(f"can be supervised: {order.trainee.argv[0]} trains {order.job.checkout} into {order.run.output_dir}")
         _end(GOOD)
     if follow:
-        _end(_follow(order.run, _without(sys.argv[1:], "--follow")))
+        _end(_follow(order.run, _without(sys.argv[1:], "--follow"), notes))
     again = _without(sys.argv[1:], "--fresh", "--replace")
-    outcome = foreground.supervise(order, chosen, fresh=fresh, tell=_tell, again=again)
+    outcome = foreground.supervise(order, chosen, fresh=fresh, tell=_Teller(notes).tell, again=again)
     if outcome.left:
         print(_detached(order.run))
         _end(GOOD)
@@ -177,10 +185,12 @@ def _detached(run: RunDir) -> str:
     return f"detached; the run goes on. To stop it: fluxguard stop {shlex.quote(str(run.output_dir))}"
 
 
-def _follow(run: RunDir, arguments: list[str]) -> int:
+def _follow(run: RunDir, arguments: list[str], notes: Sequence[str]) -> int:
     from fluxguard.supervisor import following
 
     screen = _Screen()
+    for note in notes:
+        screen.line(note)
     try:
         ended = following.follow(run, arguments, SystemClock(), show=screen.show, tell=screen.tell)
         screen.line(ended.reason)
@@ -217,26 +227,33 @@ class _Screen:
             self.line(f"{time.strftime('%H:%M:%S', time.localtime(event.at))} {said}")
 
 
-def _trained_in(anew: bool) -> Callable[[Path, Path | None], Path]:
-    """Return what chooses the checkout to train in; a run that begins `anew` keeps to no earlier copy."""
+def _trained_in(anew: bool, notes: list[str]) -> Callable[[Path, Path | None], Path]:
+    """Return what chooses the checkout to train in, and notes why; a run that begins `anew` keeps to no earlier copy."""
 
     def choose(checkout: Path, used: Path | None) -> Path:
         from fluxguard import patching
 
         chosen = patching.to_train_in(checkout, None if anew else used)
-        for line in chosen.said:
-            print(line, file=sys.stderr)
+        notes[:] = chosen.said
         return chosen.checkout
 
     return choose
 
 
-def _tell(event: Event) -> None:
-    from fluxguard.supervisor.telling import text
+class _Teller:
+    """Tells the events of a run; before the first one, what is to be known of the trainer."""
 
-    said = text(event)
-    if said is not None:
-        _tell_line(event.at, said)
+    def __init__(self, notes: list[str]) -> None:
+        self._notes = notes
+
+    def tell(self, event: Event) -> None:
+        from fluxguard.supervisor.telling import text
+
+        while self._notes:
+            _tell_line(event.at, self._notes.pop(0))
+        said = text(event)
+        if said is not None:
+            _tell_line(event.at, said)
 
 
 def _tell_line(at: float, text: str) -> None:
@@ -308,30 +325,25 @@ def apply_patches(
     from fluxguard.patching import asking
 
     given = {"--to": to, "--check": check, "--diff": diff, "--revert": revert, "--partial": partial, "--only": only}
-    asking.refuse_contradictions({**given, "--skip": skip, "--json": as_json}, only or (), skip or ())
-    places = asking.places(checkout, page=fluxgym)
+    given |= {"--skip": skip, "--json": as_json, "--fluxgym": fluxgym}
+    asking.refuse_contradictions(given, only or (), skip or ())
+    places = asking.places(checkout, page=False if to else fluxgym)
+    if places.offer and not (check or diff or revert or as_json) and _accepts():
+        places = asking.places(checkout, page=True)
     with _searching() as progress:
         job = asking.Job(tuple(only or ()), tuple(skip or ()), partial, to, progress)
         if diff:
             sys.stdout.buffer.write(b"".join(job.diff(place) for place in places.wanted))
             _end(GOOD)
         if revert:
-            answers = [job.revert(place) for place in places.all]
-        elif check:
-            answers = [job.check(place) for place in places.wanted]
+            answers = [job.revert(place) for place in (places.wanted if fluxgym is False else places.all)]
         else:
-            answers = [job.apply(places.scripts)]
-    if (
-        not (revert or check)
-        and to is None
-        and (places.page_wanted or (places.offer and _accepts(places.offer, as_json)))
-    ):
-        answers.append(job.apply(places.all[-1]))
+            answers = [(job.check if check else job.apply)(place) for place in places.wanted]
     if as_json:
         print(json.dumps(asking.to_mapping(answers), indent=2))
     else:
         _show(rendering.hardening(answers))
-        if len(answers) < len(places.all) and places.offer:
+        if places.offer and not revert:
             print(places.offer)
     _end(GOOD if all(answer.good for answer in answers) else BAD)
 
@@ -345,15 +357,19 @@ def _searching() -> Iterator[Callable[[int, int], None]]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as shown:
+    # Without a thread of its own: searching forks, which a process with threads must not.
+    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as shown:
         task = shown.add_task("searching", total=None)
-        yield lambda done, of: shown.update(task, completed=done, total=of)
+        yield lambda done, of: shown.update(task, completed=done, total=of, refresh=done % _FILES_A_PICTURE == 0)
 
 
-def _accepts(offer: str, as_json: bool) -> bool:
-    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return False
-    return typer.confirm("Harden FluxGym's own page (app.py) too?", default=False)
+def _accepts() -> bool:
+    """Ask on a terminal, before anything is changed."""
+    return (
+        sys.stdin.isatty()
+        and sys.stdout.isatty()
+        and typer.confirm("Harden FluxGym's own page (app.py) too?", default=False)
+    )
 
 
 @app.command()
@@ -369,7 +385,7 @@ def scan(
     if as_json:
         print(json.dumps(found.to_mapping(), indent=2))
     else:
-        _show(rendering.scan(found), width=None if sys.stdout.isatty() else _WIDTH_IN_A_FILE)
+        _show(rendering.scan(found))
     _end(BAD if found.findings else GOOD)
 
 

@@ -28,7 +28,7 @@ def status(seen: Mapping[str, Any]) -> Iterator[Any]:
         "state": seen["reason"] if seen["reason"].startswith(seen["state"]) else f"{seen['state']}: {seen['reason']}",
         "steps": f"{seen['step']} of {planned}{saved} (attempt {seen['attempts']})",
         "phase": seen["phase"],
-        "loss": seen["loss"],
+        "loss": seen["loss"] if seen["loss"] is None else f"{seen['loss']:.4g}",
         "weights": f"{seen['weights']['path']} ({verified})",
     }
     for name, value in rows.items():
@@ -67,30 +67,26 @@ def hardening(answers: Sequence[Answer]) -> Iterator[Any]:
 
     for answer in answers:
         if answer.report is not None:
-            table = Table("rule", *(Column(name, justify="right") for name in ("sites", "unguarded", "files")))
+            table = Table("rule", *(Column(name, justify="right") for name in ("guarded", "unguarded", "files")))
             for row in answer.report.rows:
                 table.add_row(row.rule, str(row.sites), str(row.unguarded), str(len(row.files)))
             yield table
         yield from answer.lines
 
 
-def scan(found: Scan) -> Iterator[Any]:
-    """Yield what a scan found: what a FLUX LoRA training may come to first."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    for on_path, title in {True: "on the FLUX LoRA path", False: "elsewhere", None: None}.items():
+def scan(found: Scan) -> Iterator[str]:
+    """Yield what a scan found, what a FLUX LoRA training may come to first; the reasons stand once, below."""
+    for on_path, title in {True: "on the FLUX LoRA path:", False: "elsewhere:", None: ""}.items():
         rows = [finding for finding in found.findings if finding.on_path is on_path]
-        table = Table(box=box.SIMPLE, title=title, title_justify="left")
-        table.add_column("where", no_wrap=True)
-        for name in ("kind", "severity", "it waits for", "in"):
-            table.add_column(name, overflow="fold")
+        if rows and title:
+            yield title
         for row in rows:
-            cells = (f"{row.file}:{row.line}", row.kind, row.severity, row.why, row.function)
-            table.add_row(*map(Text, cells))
-        if rows:
-            yield table
+            yield f"  {row.file}:{row.line}  {row.kind} ({row.severity}) in {row.function}"
+    reasons = {finding.kind: finding.why for finding in found.findings if not finding.condition}
+    yield from (f"{kind}: {why}" for kind, why in reasons.items())
+    yield from (
+        f"{finding.kind}, line {finding.line}: {finding.why}" for finding in found.findings if finding.condition
+    )
     for name, reason in found.skipped.items():
         yield f"skipped {name}: {reason}"
     counts = ", ".join(f"{count} {kind}" for kind, count in found.counts().items())

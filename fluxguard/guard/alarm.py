@@ -14,7 +14,7 @@ from typing import Any
 
 from fluxguard.errors import DeadlineExceeded
 from fluxguard.guard import deadlines
-from fluxguard.guard.progress import ThreadReads
+from fluxguard.guard.progress import ThreadMoved
 from fluxguard.guard.watcher import LATE
 
 _TICK = 1.0  # a read that is over by then is never interrupted at all
@@ -28,7 +28,7 @@ class _Timer:
     def __init__(self) -> None:
         self.open: list[Alarm] = []
         self._every = _TICK
-        self._reads: ThreadReads | None = None
+        self._reads: ThreadMoved | None = None
         self._foreign: Any = None
         self._foreign_due: float | None = None
         self._foreign_every = 0.0
@@ -64,7 +64,7 @@ class _Timer:
         deadlines.check()
         moved = True
         if self._reads is None:
-            self._reads = ThreadReads(threading.get_native_id(), own=True)
+            self._reads = ThreadMoved(threading.get_native_id(), own=True)
         else:
             moved = self._reads.moved()
         left = min(alarm.look(now, moved=moved) for alarm in list(self.open))
@@ -76,7 +76,7 @@ _timer = _Timer()
 
 
 class Alarm:
-    """A block of the main thread that is left by DeadlineExceeded when no new byte was read for `limit` seconds."""
+    """A block of the main thread that is left by DeadlineExceeded when no byte was moved for `limit` seconds."""
 
     def __init__(self, what: str, limit: float, hint: str) -> None:
         self.limit = limit
@@ -93,7 +93,7 @@ class Alarm:
         _timer.stop(self)
 
     def look(self, now: float, *, moved: bool) -> float:
-        """Take note of a tick and whether anything was read since the last; return the seconds that are left.
+        """Take note of a tick and whether any byte moved since the last; return the seconds that are left.
 
         Raises DeadlineExceeded when none are.
         """

@@ -14,6 +14,7 @@ from fluxguard.errors import RanksMissing
 from fluxguard.guard import deadlines, peers, pulse
 from fluxguard.guard.ending import Verdict, end_process
 from fluxguard.guard.watcher import LATE, Wait, watcher
+from fluxguard.limits import WaitLimits
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,8 +35,8 @@ def barrier(accelerator: _Waiter | None = None) -> None:
 
     A rank that does not come for the limit of a barrier ends the trainer on every rank that has, each naming the
     missing ones; in another process it raises RanksMissing. A rank of this machine whose heartbeat goes on is late,
-    not missing. It never tries again. With one process, or after the process group was destroyed, it is the
-    accelerator's own wait and nothing else.
+    not missing; one of which nothing can be seen gets almost the timeout of the group itself. It never tries again.
+    With one process, or after the process group was destroyed, it is the accelerator's own wait and nothing else.
     """
     group = peers.ranks()
     limit = None if group is None else _limit(group)
@@ -75,7 +76,7 @@ class _Collective:
         self._wait: Wait | None = None
         if limit is not None and pulse.begun():
             now = time.monotonic()
-            self._signs = peers.Signs(peers.sign_of, peers.allowing(limit), now)
+            self._signs = _signs(group, limit, now)
             self._wait = Wait(what, limit, now, self._due, True)
             self._look = Wait(what, limit / _LOOKS, now, self._looks, False)
 
@@ -118,6 +119,12 @@ def _limit(group: peers.Ranks) -> float | None:
     return None if seconds == math.inf else seconds
 
 
+def _signs(group: peers.Ranks, limit: float, since: float) -> peers.Signs:
+    asked = deadlines.limits().barrier != WaitLimits().barrier  # who chose a limit gets it everywhere
+    unseen = limit if asked else peers.unseen_patience(limit, group.timeout())
+    return peers.Signs(peers.sign_of, peers.allowing(limit, unseen), since)
+
+
 @contextlib.contextmanager
 def _bounded(what: str, limit: float | None) -> Iterator[None]:
     if limit is None:
@@ -139,7 +146,7 @@ def _meet(group: peers.Ranks, limit: float) -> None:
     if behind.fatal:
         watcher().open(behind)
     try:
-        missing = _Waiting(meeting, limit, behind).until_complete()
+        missing = _Waiting(group, meeting, limit, behind).until_complete()
     except RuntimeError:  # torch's, for a connection that is gone; an error of our own is none
         _give_up((0,), f"{_WHAT} (the store of the ranks, in rank 0 or its launcher, is gone)", limit, began)
     finally:
@@ -152,14 +159,14 @@ def _meet(group: peers.Ranks, limit: float) -> None:
 class _Waiting:
     """One rank that waits at one meeting."""
 
-    def __init__(self, meeting: peers.Meeting, limit: float, behind: Wait) -> None:
+    def __init__(self, group: peers.Ranks, meeting: peers.Meeting, limit: float, behind: Wait) -> None:
         self._meeting = meeting
         self._limit = limit
         self._behind = behind
         self._slept = 0.0
         now = time.monotonic()
         self._look_at = now + limit / _LOOKS
-        self._signs = peers.Signs(peers.sign_of, peers.allowing(limit), now)
+        self._signs = _signs(group, limit, now)
 
     def until_complete(self) -> tuple[int, ...]:
         """Return once all are here (nobody is missing) or it makes no sense to wait longer (these are)."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 import struct
+import traceback
 import zipfile
 import zlib
 from pathlib import Path
@@ -79,6 +81,14 @@ def _why_archive_broken(path: str) -> str | None:
     except (EOFError, zlib.error, struct.error, ValueError, NotImplementedError, RuntimeError) as error:
         return f"is damaged ({type(error).__name__}: {error})"
     return None
+
+
+def let_go(error: BaseException | None) -> None:
+    """Close what a failed reader has left open in the frames of its error: Windows renames no file that is open."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)  # passes over those that still run
+        error = error.__context__
+    gc.collect()
 
 
 def set_aside(path: str, reason: str, judged: os.stat_result | None) -> CacheBroken:

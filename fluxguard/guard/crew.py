@@ -18,7 +18,7 @@ from fluxguard.errors import WorkerStuck
 from fluxguard.guard import pulse
 from fluxguard.guard.deadlines import limits
 from fluxguard.guard.ending import Verdict, end_process
-from fluxguard.guard.progress import ProcessReads
+from fluxguard.guard.progress import ProcessMoved
 from fluxguard.guard.watcher import Wait, watcher
 
 _WHAT = "a batch from the loader"
@@ -28,7 +28,7 @@ _ASKED = 7.0  # later than that after it asked, it waits no more
 _HELD = 0.5  # the longest that the interpreter is held for killed workers to be gone
 _REAP_POLL = 1000  # microseconds
 _DATA = frozenset((".npz", ".npy", ".png", ".jpg", ".jpeg", ".webp", ".bmp", ".jxl", ".avif", ".txt", ".caption"))
-_LOOKS = 10  # at what the workers read, within one limit
+_LOOK, _LOOKS = 1.0, 10  # seconds between two looks at what the workers read; so many within a limit, at least
 _LINGER = 1.0  # between two polls torch comes back at once; later than that nobody waits any more
 
 
@@ -49,7 +49,7 @@ class Crew:
         self._given: list[dict[object, object]] = []
         self._wait: Wait | None = None
         self._look: Wait | None = None
-        self._reads: dict[int, ProcessReads] = {}
+        self._reads: dict[int, ProcessMoved] = {}
         self._inside = False
         self._left = -math.inf
         self._asked = -math.inf
@@ -87,7 +87,7 @@ class Crew:
         limit = limits().batch if self._delivered else limits().first_batch
         if limit is not None:
             self._wait = Wait(_WHAT, limit, since, self._due, pulse.begun())
-            self._look = Wait(_WHAT, limit / _LOOKS, since, self._looks, False)
+            self._look = Wait(_WHAT, min(_LOOK, limit / _LOOKS), since, self._looks, False)
             self._reads = {}
             watcher().open(self._look)
             watcher().open(self._wait)
@@ -164,7 +164,7 @@ class Crew:
             return None
         pids = [pid for number in self._holding() if (pid := self.workers[number].pid)]
         known = self._reads
-        self._reads = {pid: known.get(pid) or ProcessReads(pid) for pid in pids}
+        self._reads = {pid: known.get(pid) or ProcessMoved(pid) for pid in pids}
         if True in [self._reads[pid].moved() for pid in pids if pid in known]:
             wait.at = time.monotonic() + wait.limit
         return look.limit

@@ -26,6 +26,8 @@ _SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
 _BATCH = "{name}-supervised.bat"
 _ANSWERS_WITHIN = 60.0
 _CONCLUDES = ("finished", "stopped")
+_bare: set[str] = set()
+"""Train scripts that were started without us."""
 
 
 def supervised(command: Command, *, root: Path = _ROOT, windows: bool = os.name == "nt") -> Command:
@@ -34,14 +36,17 @@ def supervised(command: Command, *, root: Path = _ROOT, windows: bool = os.name 
     The Python of fluxguard is the one that hardened this FluxGym. Where that is gone, or says that it cannot supervise
     this script, `command` is returned as it is, and why is written to standard error. A list of words gives a list.
     """
+    script = None
     try:
         script = _script(command, windows=windows)
+        _bare.discard(str(script))
         words = [_python(root), "-I", "-m", "fluxguard", "supervise", "--follow", "--replace", str(script)]
         _ask([*words[:-1], "--check", words[-1]], root)
         if isinstance(command, list):
             return words  # type: ignore[return-value]
         return _batch(words, script) if windows else shlex.join(words)  # type: ignore[return-value]
     except (_Cannot, OSError, ValueError) as error:
+        _bare.add(str(script))
         sys.stderr.write(f"fluxguard: WARNING: this training is NOT supervised: {error}\n")
         sys.stderr.flush()
         return command
@@ -115,7 +120,8 @@ def outcome(text: str, script: str) -> str:
 
 def _outcome(text: str, script: Path) -> str:
     started = script.stat().st_mtime
-    last = _last(RunDir(script.parent).ledger)
+    # Of a training that is not supervised, the ledger of an earlier one knows nothing.
+    last = {} if str(script) in _bare else _last(RunDir(script.parent).ledger)
     if last.get("event") == "finished" and os.path.isfile(str(last.get("weights"))):
         return text
     if last.get("at", 0) >= started:

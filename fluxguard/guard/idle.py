@@ -17,7 +17,7 @@ from fluxguard.errors import DeadlineExceeded
 from fluxguard.guard import deadlines, pulse
 from fluxguard.guard.alarm import tick
 from fluxguard.guard.ending import Verdict, end_process
-from fluxguard.guard.progress import ThreadReads
+from fluxguard.guard.progress import ThreadMoved
 from fluxguard.guard.watcher import Wait, watcher
 
 _BUSY = 0.05  # of one processor: decoding takes all of one, a process in which everything waits takes none
@@ -30,17 +30,17 @@ class OtherThreads:
     """What the threads of this process other than the one that looks have done since its last look."""
 
     def __init__(self) -> None:
-        self._reads: dict[int, ThreadReads] = {}
+        self._reads: dict[int, ThreadMoved] = {}
         self._at = self._cpu = -math.inf
 
     def worked(self) -> bool:
-        """Return whether any of them has read a byte or kept a processor busy; False at the first look."""
+        """Return whether any of them has moved a byte or kept a processor busy; False at the first look."""
         read, computed = self._read(), self._computed()  # both, because each takes note of what it sees
         return read or computed
 
     def _read(self) -> bool:
         known = self._reads
-        self._reads = {thread: known.get(thread) or ThreadReads(thread) for thread in _threads()}
+        self._reads = {thread: known.get(thread) or ThreadMoved(thread) for thread in _threads()}
         return True in {self._reads[thread].moved() for thread in self._reads.keys() & known.keys()}
 
     def _computed(self) -> bool:

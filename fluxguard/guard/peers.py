@@ -24,6 +24,8 @@ from fluxguard.rundir import LIMITS_VARIABLE
 _PREFIX = "fluxguard"
 _STEPS = ("", "first step", "step")  # in these every rank does the same, so none may be far behind
 _DEAD = ("Z", "X")
+_NCCL, _GLOO = 600.0, 1800.0  # what torch allows a collective where it does not say so itself
+_BEFORE = 0.95  # of the group's own timeout, which ends a rank without a name
 _OVER = -(1 << 40)  # more than any number of ranks: the sum stays negative, however many come too late
 
 
@@ -69,12 +71,15 @@ class Sign(NamedTuple):
 
     beats: int
     phase: str
+    """Empty when the process behind it is dead."""
 
 
 class Signs:
     """When each of the other ranks last showed a sign of life, and how long it may go on without one."""
 
-    def __init__(self, look: Callable[[int], Sign | None], allowed: Callable[[str], float], since: float) -> None:
+    def __init__(
+        self, look: Callable[[int], Sign | None], allowed: Callable[[str | None], float], since: float
+    ) -> None:
         self._look = look
         self._allowed = allowed
         self._since = since
@@ -83,14 +88,16 @@ class Signs:
     def left(self, rank: int, now: float) -> float:
         """Return the seconds for which `rank` may still go on without a sign; 0 or less when it had none too long."""
         sign = self._look(rank)
-        before = self._seen.get(rank)
-        if before is None or before[0] != sign:
-            self._seen[rank] = before = (sign, self._since if before is None else now)
-        return before[1] + self._allowed(sign.phase if sign else "step") - now
+        last, at = self._seen.get(rank, (sign, self._since))
+        if sign is not None and (last is None or last.beats != sign.beats):
+            at = now  # only a new beat is a sign of life: a death, or a file that is gone, is none
+        self._seen[rank] = sign or last, at
+        phase = sign.phase if sign else "" if last else None
+        return at + self._allowed(phase) - now
 
 
 def sign_of(rank: int) -> Sign | None:
-    """Return what can be seen of another rank; None without a supervisor, when it is dead or on another machine."""
+    """Return what can be seen of another rank; None without a supervisor, or when it is on another machine."""
     run = pulse.run_dir()
     if run is None:
         return None
@@ -98,7 +105,7 @@ def sign_of(rank: int) -> Sign | None:
         beat = heartbeat.read(heartbeat.path_for(run.beats(), rank))
     except (OSError, ValueError):
         return None
-    return Sign(beat.beats, beat.phase) if beat is not None and _lives(beat.pid) else None
+    return None if beat is None else Sign(beat.beats, beat.phase if _lives(beat.pid) else "")
 
 
 def _lives(pid: int) -> bool:
@@ -112,10 +119,15 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def allowing(limit: float) -> Callable[[str], float]:
-    """Return how long a rank may be silent in a phase: `limit`, or while it saves or samples what that phase allows."""
+def allowing(limit: float, unseen: float) -> Callable[[str | None], float]:
+    """Return how long a rank may be silent in a phase: `limit`, or while it saves or samples what that phase allows.
 
-    def allowed(phase: str) -> float:
+    `unseen` where nothing was ever seen of it (None): without a supervisor, or on another machine.
+    """
+
+    def allowed(phase: str | None) -> float:
+        if phase is None:
+            return unseen
         if phase in _STEPS:
             return limit
         ceiling = _limits().for_phase(phase).ceiling
@@ -152,16 +164,27 @@ class Ranks:
 
         Who asks for longer (`--ddp_timeout`) knows that the ranks differ by as much.
         """
-        c10d = self._dist.distributed_c10d
+        allowed, own = self._timeouts()
+        return allowed if allowed > own else 0.0
+
+    def timeout(self) -> float:
+        """Return the seconds that this group allows a collective, after which torch ends the process."""
+        return self._timeouts()[0]
+
+    def _timeouts(self) -> tuple[float, float]:
+        """Return the seconds that this group allows a collective, and what torch allows when nobody asks."""
+        own = _NCCL
         try:
             nccl = self._dist.get_backend() == "nccl"
+            own = _NCCL if nccl else _GLOO
+            c10d = self._dist.distributed_c10d
+            default = (getattr(c10d, "default_pg_nccl_timeout", None) if nccl else None) or c10d.default_pg_timeout
+            own = float(default.total_seconds())
             device = sys.modules["torch"].device("cuda" if nccl else "cpu")
             asked = c10d._get_default_group()._get_backend(device).options._timeout
-            own = getattr(c10d, "default_pg_nccl_timeout", None) if nccl else None
-            longer = asked > (own or c10d.default_pg_timeout)
+            return float(asked.total_seconds()), own
         except (AttributeError, KeyError, RuntimeError, ValueError, TypeError):
-            return 0.0  # these places are torch's own business and differ between its versions
-        return float(asked.total_seconds()) if longer else 0.0
+            return own, own  # these places are torch's own business and differ between its versions
 
 
 def ranks() -> Ranks | None:
@@ -175,3 +198,11 @@ def ranks() -> Ranks | None:
 def patience(limit: float | None, longer: float) -> float:
     """Return how long one rank waits for others; infinite for None."""
     return math.inf if limit is None else max(limit, longer)
+
+
+def unseen_patience(limit: float, timeout: float) -> float:
+    """Return how long one rank waits for others of which it sees nothing: just until their group would end it.
+
+    Nobody can tell then whether they still cache, hash or sample, and without fluxguard the run would go on.
+    """
+    return max(limit, _BEFORE * timeout)

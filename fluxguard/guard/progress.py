@@ -1,14 +1,34 @@
-"""Whether a thread or a process has read anything: the kernel's own counters, where there are any."""
+"""Whether a thread or a process has read or written anything: the kernel's own counters, where there are any."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from collections.abc import Iterator
 
 _ROOM = 4096
+_COUNTERS = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
+
+_publishing: set[int] = set()
 
 
-class _Reads:
-    """What somebody has read."""
+@contextlib.contextmanager
+def publishing() -> Iterator[None]:
+    """Count this thread as moving in a block: making a file durable moves no counter, however long it takes."""
+    thread = threading.get_native_id()
+    if thread in _publishing:
+        yield
+        return
+    _publishing.add(thread)
+    try:
+        yield
+    finally:
+        _publishing.discard(thread)
+
+
+class _Moved:
+    """The bytes that somebody has read and written."""
 
     def __init__(self, path: str, *, own: bool) -> None:
         self._path = path
@@ -16,12 +36,12 @@ class _Reads:
         self._seen = self._look()
 
     def moved(self) -> bool:
-        """Return whether anything was read since the last look; False where the platform does not say."""
+        """Return whether anything was read or written since the last look; False where the platform does not say."""
         before, self._seen = self._seen, self._look()
         return self._seen[0] != before[0] + before[1]
 
     def _look(self) -> tuple[int, int]:
-        """Return a number that grows with everything read, and how much this look itself adds to it."""
+        """Return a number that grows with every byte moved, and how much this look itself adds to it."""
         try:
             fd = os.open(self._path, os.O_RDONLY)
             try:
@@ -29,21 +49,26 @@ class _Reads:
             finally:
                 os.close(fd)
             values = dict(line.split(b": ") for line in text.splitlines())
-            total = int(values[b"rchar"]) + int(values[b"read_bytes"])
+            total = sum(int(values[name]) for name in _COUNTERS)
         except (OSError, ValueError, KeyError):
             return 0, 0
         return total, len(text) if self._own else 0
 
 
-class ThreadReads(_Reads):
-    """What one thread of this process has read."""
+class ThreadMoved(_Moved):
+    """The bytes that one thread of this process has read and written; in `publishing` it always has."""
 
     def __init__(self, thread: int, *, own: bool = False) -> None:
         super().__init__(f"/proc/self/task/{thread}/io", own=own)
+        self._thread = thread
+
+    def moved(self) -> bool:
+        """Return as its base does; True while the thread makes a file durable."""
+        return super().moved() or self._thread in _publishing
 
 
-class ProcessReads(_Reads):
-    """What all threads of another process have read."""
+class ProcessMoved(_Moved):
+    """The bytes that all threads of another process have read and written."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(f"/proc/{pid}/io", own=False)

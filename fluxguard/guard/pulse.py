@@ -147,7 +147,7 @@ def advance(name: str, count: int = 1) -> None:
 
 def counted(items: Iterable[T]) -> Iterator[T]:
     """Yield from `items` (a tqdm bar, say) and tell of each one that is done, in the phase that is open then."""
-    of = int(getattr(items, "total", None) or (len(items) if isinstance(items, Sized) else 0))
+    of = _number_of(items)
     for done, item in enumerate(items):
         progress(done, of)
         yield item
@@ -174,6 +174,14 @@ def step(
         known.phase_at = time.monotonic()
         known.done = known.of = 0
     known.beat()
+
+
+def _number_of(items: Iterable[T]) -> int:
+    """Return how many items there are, 0 where nobody knows: a bar over a generator has a length, and it is None."""
+    try:
+        return int(getattr(items, "total", None) or (len(items) if isinstance(items, Sized) else 0))
+    except TypeError:
+        return 0
 
 
 def _attempt_bytes() -> bytes:

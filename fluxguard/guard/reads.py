@@ -21,7 +21,7 @@ from typing import Any, TypeVar, overload
 from fluxguard.errors import CacheBroken, DeadlineExceeded
 from fluxguard.guard import alarm, broken, deadlines, pulse
 from fluxguard.guard.ending import Verdict, end_process
-from fluxguard.guard.progress import ThreadReads
+from fluxguard.guard.progress import ThreadMoved
 from fluxguard.guard.watcher import Wait, watcher
 
 logger = logging.getLogger(__name__)
@@ -114,6 +114,7 @@ class _Reading:
         found = broken.look(self._path)
         reason = broken.why_broken(self._path)
         if reason is not None:
+            broken.let_go(error)
             raise broken.set_aside(self._path, reason, found) from error
 
 
@@ -130,7 +131,7 @@ class _FatalRead:
 
     def __init__(self, path: str, limit: float) -> None:
         self._path = path
-        self._progress = ThreadReads(threading.get_native_id())
+        self._progress = ThreadMoved(threading.get_native_id())
         self._every = alarm.tick(limit)
         now = time.monotonic()
         self._wait = Wait("file read", limit, now, self._end, True)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fluxguard.guard import progress
 from fluxguard.guard.broken import is_cache
 from fluxguard.rundir import replace, sync_folder
 
@@ -25,8 +26,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 PREFIX, SUFFIX = ".fluxguard-", ".partial"
 """The folder in which a file is written: hidden, and none of the names that a trainer looks for."""
 
+_FILE_NAMES = ("file", "filename", "f")  # the keyword of numpy, safetensors and torch
 _ABANDONED = 3600.0  # where no lock tells whether its writer lives: longer than any one file takes
 _TRIES = 10
+_WINDOWS = os.name == "nt"
 
 _cleaned: set[str] = set()
 
@@ -39,36 +42,38 @@ def saved(path: str | os.PathLike[str]) -> Iterator[str]:
     stays a link, a file keeps its permissions, and a suffix that the writer adds is kept. In a folder where nothing
     can be made, and for a device, it is `path` itself. Raises OSError.
     """
-    target = os.path.realpath(path)
-    parent, name = os.path.dirname(target), os.path.basename(path)
-    if not name or _is_device(target):
-        yield os.fspath(path)
-        return
-    _clean(parent)
-    folder, lock = _folder_in(parent)
-    if folder is None:
-        yield os.fspath(path)
-        return
-    try:
-        yield os.path.join(folder, name)
-        _publish(folder, name, target)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        _close(lock)
-    # After a power loss a cache whose name was lost is made anew: it is not worth a second wait for the disk.
-    if not is_cache(target):
-        sync_folder(Path(parent))
+    with progress.publishing():
+        target = os.path.realpath(path)
+        parent, name = os.path.dirname(target), os.path.basename(path)
+        if not name or _is_device(target):
+            yield os.fspath(path)
+            return
+        _clean(parent)
+        folder, lock = _folder_in(parent)
+        if folder is None:
+            yield os.fspath(path)
+            return
+        try:
+            yield os.path.join(folder, name)
+            _publish(folder, name, target)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            _close(lock)
+        # After a power loss a cache whose name was lost is made anew: it is not worth a second wait for the disk.
+        if not is_cache(target):
+            sync_folder(Path(parent))
 
 
 def whole(write: F) -> F:
     """Return `write` (np.savez, torch.save, save_file, ...) made to write as `saved` does.
 
-    Its file is its first argument that is a path, positional ones first; without one it is called as it is.
+    Its file is its first positional argument that is a path, or the keyword that names a file; any other keyword is
+    data (np.savez names arrays with them). Without a path it is called as it is.
     """
 
     @functools.wraps(write)
     def writes(*args: Any, **kwargs: Any) -> Any:
-        given = (*enumerate(args), *kwargs.items())
+        given = (*enumerate(args), *((name, kwargs.get(name)) for name in _FILE_NAMES))
         place, path = next((one for one in given if isinstance(one[1], (str, os.PathLike))), (None, None))
         if path is None:
             return write(*args, **kwargs)
@@ -104,7 +109,24 @@ def _publish(folder: str, name: str, target: str) -> None:
         mode = os.stat(target).st_mode
         if stat.S_ISREG(mode):
             os.chmod(temporary, stat.S_IMODE(mode))
-    replace(temporary, Path(target))
+    try:
+        replace(temporary, Path(target))
+    except PermissionError:
+        if not _WINDOWS:
+            raise
+        _copy_over(temporary, target)
+
+
+def _copy_over(finished: str, target: str) -> None:
+    """Write the finished bytes into the target in place, for Windows: it renames nothing over a file that is open.
+
+    Trainers read a cache before they write it again, and leave it open.
+    """
+    with open(finished, "rb") as source, open(target, "rb+") as file:
+        shutil.copyfileobj(source, file)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _folder_in(parent: str) -> tuple[str | None, int | None]:

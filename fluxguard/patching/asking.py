@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _MODES = ("--to", "--check", "--diff", "--revert")
 _CONTRADICTIONS = {
     "--revert": ("--partial", "--only", "--skip", "--json"),
+    "--to": ("--fluxgym",),
     "--check": ("--partial",),
     "--diff": ("--partial", "--json"),
 }
@@ -112,14 +113,16 @@ class Job:
         report = hardening.apply(
             place.root, to=self.to, partial=self.partial, only=only, skip=skip, progress=self.progress
         )
-        return Answer(report=report, good=True, lines=(*_lines(report), f"hardened: {report.checkout}"))
+        without = "" if place.kind == FLUXGYM or (place.root / checkouts.FLUX).is_file() else " (it has no FLUX)"
+        return Answer(report=report, good=True, lines=(*_lines(report), f"hardened: {report.checkout}{without}"))
 
     def check(self, place: Checkout) -> Answer:
         """Say what is guarded at a place."""
         chosen = (self.only or self.skip) and place.kind != FLUXGYM
         choice = stamps.Choice.of(self.only, self.skip) if chosen else None
         report = hardening.check(place.root, choice, self.progress)
-        return Answer(report=report, good=report.hardened, lines=tuple(_lines(report)))
+        verdict = "hardened" if report.hardened else "not hardened, or not all of it"
+        return Answer(report=report, good=report.hardened, lines=(*_lines(report), f"{verdict}: {report.checkout}"))
 
     def diff(self, place: Checkout) -> bytes:
         """Return what hardening changes at a place, or has changed, as a unified diff."""
@@ -144,8 +147,11 @@ def _lines(report: Report) -> Iterator[str]:
     """Yield what the table does not say."""
     if report.left_out:
         yield f"left out: {', '.join(report.left_out)}"
-    for rule in report.missed:
-        yield f"not protected: {rule}"
+    if report.lost:
+        yield f"the guard is gone ({', '.join(report.lost)}), so this checkout cannot train; apply again, or revert"
+    if not report.edited:  # what is in an edited file is not told apart from what never was
+        for rule in report.missed:
+            yield f"not protected: {rule}"
     for failed in report.failed:
         yield f"cannot be changed: {failed}"
     for name, reason in report.skipped.items():

@@ -26,7 +26,12 @@ LEFT_BEHIND = frozenset({".venv", "datasets", "env", "logs", "models", "outputs"
 """What a copy does without, at the root of a checkout."""
 NEVER = frozenset({".git", "__pycache__", "node_modules", "site-packages", JOURNAL, LOCK, ORIGINALS, STAMP})
 """What a copy does without wherever it lies."""
-WEIGHTS = (".safetensors", ".ckpt", ".pt", ".pth", ".npz", ".gguf")
+CODE = frozenset({".cfg", ".ini", ".json", ".model", ".py", ".pyi", ".toml", ".yaml", ".yml"})
+"""What decides how a checkout trains."""
+_COPIED = CODE | {"", ".bat", ".dll", ".md", ".pyd", ".sh", ".so", ".txt"}
+"""What a copy takes along; whatever else lies in a checkout is data: pictures, weights, states, logs."""
+_LARGEST = 64 << 20
+"""Bytes; the largest file that trainers bring is the vocabulary of a tokenizer."""
 
 _DRAWS = re.compile(r"(\w+_)?(gen_img|minimal_inference)(_\w+)?\.py")
 """Scripts at the root that draw pictures with a finished model: large, and nothing of a training."""
@@ -180,12 +185,22 @@ def copied(root: Path) -> Iterator[tuple[str, Path]]:
                 yield from ((f"{here}/{name}/{below}".strip("/"), found) for below, found in inner)
         for name in sorted(files):
             path = Path(folder, name)
-            if name not in NEVER and (here or name not in LEFT_BEHIND) and not name.endswith(WEIGHTS) and path.exists():
+            if name not in NEVER and (here or name not in LEFT_BEHIND) and _is_copied(path):
                 yield f"{here}/{name}".lstrip("/"), path
 
 
+def _is_copied(path: Path) -> bool:
+    if path.suffix.lower() not in _COPIED:
+        return False
+    try:
+        known = path.stat()
+    except OSError:  # a link to nothing
+        return False
+    return stat.S_ISREG(known.st_mode) and known.st_size <= _LARGEST
+
+
 def copy(root: Path, target: Path) -> None:
-    """Copy a checkout without its history, environments, outputs and weights."""
+    """Copy the code of a checkout and what it needs, without history, environments and data."""
     for name, source in copied(root):
         place = target / name
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from dataclasses import dataclass
@@ -37,15 +38,19 @@ def to_train_in(checkout: str | os.PathLike[str], used: Path | None = None) -> C
     root = Path(checkout)
     if is_hardened(root):
         return Chosen(checkout=root)
-    if used is not None and _is_copy_of(root, used) and is_hardened(used):
+    if used is not None and _is_copy_of(root, used) and is_hardened(used, by_us=False):
         return Chosen(checkout=used)
     try:
         report = hardened_copy(root, partial=True)
+        _keep_out_of_git(report.checkout)
     except (PatchError, OSError) as error:
         return Chosen(checkout=root, said=(f"trained as it is, not hardened: {error}",))
     return Chosen(
         checkout=report.checkout,
-        said=tuple(f"not protected: {rule} finds nothing in {root}" for rule in report.missed),
+        said=(
+            f"training in a hardened copy: {report.checkout}",
+            *(f"not protected: {rule} finds nothing in {root}" for rule in report.missed),
+        ),
     )
 
 
@@ -68,6 +73,12 @@ def hardened_copy(checkout: str | os.PathLike[str], *, partial: bool = False) ->
     return check(target)
 
 
+def _keep_out_of_git(copy: Path) -> None:
+    """Keep the copy out of a repository around the checkout, such as FluxGym's."""
+    with contextlib.suppress(OSError):
+        (copy / ".gitignore").write_text("*\n", encoding="utf-8")
+
+
 def _is_copy_of(root: Path, copy: Path) -> bool:
     return copy.parent == root.resolve().parent and copy.name.startswith(_prefix(root.resolve()))
 
@@ -77,6 +88,10 @@ def _prefix(root: Path) -> str:
 
 
 def _digest_of_all(root: Path) -> str:
-    # A copy holds every small file, so that a changed JSON beside the sources is another copy as well.
-    files = ((name, path.read_bytes()) for name, path in checkouts.copied(root) if path.is_file())
+    # A changed JSON beside the sources is another copy as well; a caption that lies in the checkout is not.
+    files = (
+        (name, path.read_bytes())
+        for name, path in checkouts.copied(root)
+        if path.suffix.lower() in checkouts.CODE and path.is_file()
+    )
     return checkouts.digest(f"{stamps.tree_digest(files)} {our_digest()}".encode())

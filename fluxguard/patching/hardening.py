@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +53,8 @@ def apply(
     target = Path(to).absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError("--to", f"{target} is there already and is not empty")
+    if target.resolve().is_relative_to(found.root):
+        raise InputError("--to", f"{target} lies in the checkout itself")
     target.parent.mkdir(parents=True, exist_ok=True)
     with held(target.parent):
         return harden_copy(found, target, choice, partial=partial, progress=progress)
@@ -70,12 +72,25 @@ def _harden(found: Checkout, choice: Choice, *, partial: bool, progress: Progres
 
     planned = plan(found.root, choice=choice, progress=progress)
     if planned.marked and stamp is None:
-        files = " ".join(planned.marked)
-        raise PatchError(f"{found.root}: hardened, but its stamp is gone; `git checkout -- {files}`, then apply again")
+        raise _stamp_gone(found, planned.marked)
     if planned.missed and not partial:
         raise RuleMissed(planned.missed, [failed for failed in planned.failed if failed.rule in planned.missed])
     _write(planned, stamp)
     return planned.report(done=True)
+
+
+def _refuse_without_stamp(found: Checkout) -> None:
+    """Raise when hardened files lie in a checkout of which nothing is known any more."""
+    names, _ = checkouts.sources(found)
+    if marked := [name for name in names if stamps.MARK in (found.root / name).read_bytes()]:
+        raise _stamp_gone(found, marked)
+
+
+def _stamp_gone(found: Checkout, marked: Sequence[str]) -> PatchError:
+    return PatchError(
+        f"{found.root}: {len(marked)} files are hardened ({', '.join(marked[:3])} ...), but their stamp is gone; get "
+        "them back from git (`git checkout .`), then apply again"
+    )
 
 
 def _refuse_foreign(found: Checkout) -> None:
@@ -180,10 +195,12 @@ def revert(checkout: str | os.PathLike[str]) -> tuple[str, ...]:
     Raises CheckoutChanged when hardened files were edited since: those stay as they are, with their originals and the
     guard that they call, and the others are restored. Undo the edit and revert again.
     """
-    root = checkouts.recognise(checkout).root
+    found = checkouts.recognise(checkout)
+    root = found.root
     with held(root):
         journal.recover(root)
         if (stamp := stamps.read(root)) is None:
+            _refuse_without_stamp(found)
             _sweep(root)
             return ()
         edited = stamps.edited(root, stamp)
@@ -230,7 +247,9 @@ def check(checkout: str | os.PathLike[str], choice: Choice | None = None, progre
         return report
     from fluxguard.patching.planning import plan
 
-    return plan(found.root, choice=wanted, progress=progress or (lambda done, of: None)).report()
+    report = plan(found.root, choice=wanted, progress=progress or (lambda done, of: None)).report()
+    lost = [name for name in (stamp.vendored if stamp else ()) if not (found.root / name).exists()]
+    return replace(report, lost=tuple(lost))
 
 
 def _as_stamped(found: Checkout, stamp: Stamp, choice: Choice) -> Report | None:
@@ -250,14 +269,17 @@ def _is_complete(root: Path, stamp: Stamp) -> bool:
     return all(data is not None and checkouts.digest(data) == known for data, known in brought)
 
 
-def is_hardened(checkout: str | os.PathLike[str]) -> bool:
-    """Return whether a checkout was hardened by this version with every required rule, and is as it was left.
+def is_hardened(checkout: str | os.PathLike[str], *, by_us: bool = True) -> bool:
+    """Return whether a checkout was hardened with every required rule, and is as it was left.
 
-    One in which a rule of CORE found nothing is not: it is trained and resumed as any unhardened one.
+    By this version, or with `by_us` false by any: a run keeps to the copy that it has begun in. One in which a rule of
+    CORE found nothing is not: it is trained and resumed as any unhardened one.
     """
     root = Path(checkout).resolve()
     stamp = stamps.read(root)
-    if stamp is None or journal.is_cut_off(root) or not stamp.whole or stamp.digest != our_digest():
+    if stamp is None or journal.is_cut_off(root) or not stamp.whole:
+        return False
+    if by_us and stamp.digest != our_digest():
         return False
     if stamp.report is None or CORE & set(Report.from_mapping(stamp.report).missed):
         return False

@@ -17,10 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fluxguard.patching.checkout import digest
 from fluxguard.patching.places import JOURNAL, ORIGINALS, PACKAGE
 from fluxguard.rundir import sync_folder
 
 _NOTE = "note.json"
+_BEFORE = ".before-fluxguard"
+"""Appended to the name of an original whose hardened version somebody has edited before it could be taken back."""
 _NEW_FILE_MODE = 0o644
 _SYNCS_AT_ONCE = 8
 _FOLDERS = (PACKAGE, ORIGINALS)
@@ -38,6 +41,10 @@ class _Note:
     removes: Sequence[str]
     absent: Sequence[str]
     folders: Sequence[str]
+    before: Mapping[str, str]
+    """Digest of each file that is touched, where there was one."""
+    after: Mapping[str, str]
+    """Digest of each file that is written."""
 
     @property
     def touched(self) -> Sequence[str]:
@@ -60,16 +67,20 @@ def recover(root: Path) -> None:
 def change(root: Path, writes: Mapping[str, Content], removes: Iterable[str]) -> None:
     """Write and remove files (relative names), all of them or none. Raises OSError; nothing has changed then."""
     folder = root / JOURNAL
+    removes = tuple(removes)
     note = _Note(
         writes=tuple(writes),
         removes=tuple(name for name in removes if name not in writes and (root / name).exists()),
         absent=tuple(name for name in writes if not (root / name).exists()),
         folders=tuple(dict.fromkeys(parent for name in writes for parent in _missing(root, name))),
+        before={name: digest((root / name).read_bytes()) for name in (*writes, *removes) if (root / name).exists()},
+        after={name: digest(new if isinstance(new, bytes) else new.read_bytes()) for name, new in writes.items()},
     )
     try:
         _stage(root, folder, note, writes)
         _execute(root, folder, note)
         (folder / _NOTE).unlink()
+        sync_folder(folder)  # else a power cut may bring the note back, and with it half of what was kept
     except BaseException:
         recover(root)
         raise
@@ -153,14 +164,27 @@ def _execute(root: Path, folder: Path, note: _Note) -> None:
 
 def _undo(root: Path, folder: Path, note: _Note) -> None:
     for number, name in enumerate(note.touched):
-        if name in note.absent:
+        kept = folder / "old" / str(number)
+        if _was_changed_since(root, name, note):
+            if kept.exists():  # somebody went on in our version of it: both are theirs to compare
+                _move(kept, root / f"{name}{_BEFORE}")
+        elif name in note.absent:
             (root / name).unlink(missing_ok=True)
-        elif (kept := folder / "old" / str(number)).exists():
+        elif kept.exists():
             _move(kept, root / name)
     for name in reversed(note.folders):
         with contextlib.suppress(OSError):  # it is gone, or somebody has put something into it
             (root / name).rmdir()
     (folder / _NOTE).unlink()
+
+
+def _was_changed_since(root: Path, name: str, note: _Note) -> bool:
+    """Return whether a file is neither as it was nor as we would have left it: somebody has edited or replaced it."""
+    try:
+        found = digest((root / name).read_bytes())
+    except FileNotFoundError:
+        return False
+    return found not in (note.before.get(name), note.after.get(name))
 
 
 def _clear(root: Path, folder: Path) -> None:

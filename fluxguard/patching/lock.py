@@ -25,17 +25,28 @@ def held(folder: Path) -> Iterator[None]:
     if sys.platform == "win32":
         import filelock
 
-        with filelock.FileLock(folder / LOCK, timeout=_PATIENCE):
+        lock = filelock.FileLock(folder / LOCK)
+        try:
+            lock.acquire(timeout=_PATIENCE)
+        except filelock.Timeout:
+            raise _busy(folder) from None
+        try:
             yield
+        finally:
+            lock.release()
         return
-    while (held := _hold(folder)) is None:
+    while (descriptor := _hold(folder)) is None:
         if time.monotonic() > deadline:
-            raise PatchError(f"{folder}: another process has been changing it for {_PATIENCE:g} s")
+            raise _busy(folder)
         time.sleep(_POLL)
     try:
         yield
     finally:
-        os.close(held)
+        os.close(descriptor)
+
+
+def _busy(folder: Path) -> PatchError:
+    return PatchError(f"{folder}: another process has been changing it for {_PATIENCE:g} s")
 
 
 def _hold(folder: Path) -> int | None:

@@ -54,6 +54,8 @@ class Report:
     """Hardened files that were edited since."""
     failed: tuple[Failed, ...] = ()
     """Sites that cannot be changed."""
+    lost: tuple[str, ...] = ()
+    """Files of the guard that are not there although hardened files call it."""
     left_out: tuple[str, ...] = ()
     """Rules that the user chose to do without."""
 
@@ -65,7 +67,7 @@ class Report:
     @property
     def hardened(self) -> bool:
         """Whether every required rule is in force and no site is open."""
-        return not self.edited and not any(row.missed or row.unguarded for row in self.rows)
+        return not self.edited and not self.lost and not any(row.missed or row.unguarded for row in self.rows)
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the report as JSON has it."""
@@ -77,6 +79,7 @@ class Report:
             "skipped": dict(self.skipped),
             "failed": [asdict(failed) for failed in self.failed],
             "edited": list(self.edited),
+            "lost": list(self.lost),
             "changed": list(self.changed),
         }
 

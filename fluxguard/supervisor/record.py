@@ -46,7 +46,7 @@ def stopped(run: RunDir, ledger: Ledger, plan: Plan, reason: str, *, reached: in
     elif step:
         way = f"The state of step {step} resumes it{again}."
     else:
-        way = f"It starts again from the beginning{again}."
+        way = f"No state was saved: started again, it begins at step 0{again}."
     reason = f"{reason.rstrip('.')}. {way}"
     with contextlib.suppress(OSError):
         run.stop.unlink(missing_ok=True)

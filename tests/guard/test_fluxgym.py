@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -142,3 +143,17 @@ def test_nothing_here_can_break_the_page(tmp_path: Path) -> None:
     (script.parent / ".fluxguard" / "ledger.jsonl").write_bytes(b'{"event": "fin\n[1]\n\xff\n')
     assert "WITHOUT" in outcome(DONE, str(script))
     assert sys.executable
+
+
+def test_an_earlier_success_is_not_the_end_of_a_training_without_us(tmp_path: Path) -> None:
+    """The ledger of the run before knows nothing of the one that was started bare."""
+    root, script = gym(tmp_path, REFUSES)
+    weights = script.with_name("lora.safetensors")
+    weights.touch()
+    os.utime(weights, (1, 1))
+    ledger = script.parent / ".fluxguard" / "ledger.jsonl"
+    ledger.parent.mkdir()
+    ledger.write_text(json.dumps({"event": "finished", "at": 1.0, "weights": str(weights)}) + "\n")
+    assert outcome(DONE, str(script)) == DONE
+    supervised(f'bash "{script}"', root=root, windows=False)
+    assert "WITHOUT a new LoRA" in outcome(DONE, str(script))

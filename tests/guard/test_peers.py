@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import sys
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from fluxguard.guard import barrier as barriers
 from fluxguard.guard import peers
-from fluxguard.guard.peers import Meeting, Sign, Signs, allowing, patience
+from fluxguard.guard.peers import Meeting, Sign, Signs, allowing, patience, unseen_patience
 
 
 class Shelf(dict[str, int]):
@@ -53,15 +56,85 @@ def test_a_meeting_that_was_given_up_never_becomes_complete() -> None:
     assert not second.complete(second.here())
 
 
-def test_without_a_sign_the_limit_counts_from_the_arrival() -> None:
-    signs = Signs(lambda rank: None, allowing(300.0), since=1000.0)
-    assert signs.left(1, 1100.0) == 200.0
+def test_a_rank_that_was_never_seen_gets_almost_the_timeout_of_its_group() -> None:
+    """It may cache or sample, and nobody sees it; its name still comes before NCCL's own end."""
+    signs = Signs(lambda rank: None, allowing(300.0, unseen_patience(300.0, 600.0)), since=1000.0)
+    assert signs.left(1, 1300.0) == 270.0
+    assert signs.left(1, 1570.0) == 0.0
+    assert unseen_patience(300.0, 7200.0) == 6840.0
+    assert unseen_patience(300.0, 120.0) == 300.0
+
+
+@pytest.mark.parametrize("death", [Sign(5, ""), None], ids=["process gone", "heartbeat gone"])
+def test_a_death_is_no_sign_of_life(death: Sign | None) -> None:
+    """Nor may a dead rank be silent as long as the phase it died in."""
+    sign: Sign | None = Sign(5, "saving")
+    signs = Signs(lambda rank: sign, allowing(300.0, 570.0), since=1000.0)
+    assert signs.left(1, 1100.0) == 1700.0
+    sign = death
+    assert signs.left(1, 1200.0) == 100.0
     assert signs.left(1, 1300.0) == 0.0
+
+
+def test_a_first_sign_is_a_sign_of_life() -> None:
+    sign: Sign | None = None
+    signs = Signs(lambda rank: sign, allowing(300.0, 570.0), since=1000.0)
+    assert signs.left(1, 1100.0) == 470.0
+    sign = Sign(0, "step")
+    assert signs.left(1, 1200.0) == 300.0
+
+
+class Group:
+    """torch.distributed with one group, as far as its timeouts go."""
+
+    default_pg_timeout = timedelta(minutes=30)
+    default_pg_nccl_timeout = timedelta(minutes=10)
+
+    def __init__(self, backend: str, timeout: timedelta | None) -> None:
+        self.distributed_c10d = self
+        self.options = self
+        self._backend = backend
+        if timeout is not None:
+            self._timeout = timeout
+
+    def get_rank(self) -> int:
+        return 0
+
+    def get_world_size(self) -> int:
+        return 2
+
+    def get_backend(self) -> str:
+        return self._backend
+
+    def _get_default_group(self) -> Group:
+        return self
+
+    def _get_backend(self, device: object) -> Group:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("backend", "asked", "timeout", "longer"),
+    [
+        ("nccl", 10, 600, 0),
+        ("nccl", 120, 7200, 7200),
+        ("gloo", 30, 1800, 0),
+        ("nccl", None, 600, 0),
+        ("gloo", 5, 300, 0),
+    ],
+)
+def test_the_timeout_of_the_group_is_what_its_user_asked_for(
+    monkeypatch: pytest.MonkeyPatch, backend: str, asked: int | None, timeout: float, longer: float
+) -> None:
+    """Minutes, as --ddp_timeout; where torch does not say, it is torch's own."""
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(device=str))
+    group = peers.Ranks(Group(backend, None if asked is None else timedelta(minutes=asked)))
+    assert (group.timeout(), group.longer_timeout()) == (timeout, longer)
 
 
 def test_a_sign_of_life_begins_the_limit_anew() -> None:
     beats = 5
-    signs = Signs(lambda rank: Sign(beats, "step"), allowing(300.0), since=1000.0)
+    signs = Signs(lambda rank: Sign(beats, "step"), allowing(300.0, 570.0), since=1000.0)
     assert signs.left(1, 1030.0) == 270.0
     beats = 6
     assert signs.left(1, 1290.0) == 300.0
@@ -70,7 +143,7 @@ def test_a_sign_of_life_begins_the_limit_anew() -> None:
 
 def test_a_rank_that_saves_may_be_silent_as_long_as_saving_may_last() -> None:
     """30 minutes; what is stuck in there is the supervisor's to end."""
-    signs = Signs(lambda rank: Sign(5, "saving"), allowing(300.0), since=1000.0)
+    signs = Signs(lambda rank: Sign(5, "saving"), allowing(300.0, 570.0), since=1000.0)
     assert signs.left(0, 1400.0) == 1800.0 - 400.0
 
 

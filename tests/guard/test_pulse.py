@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -27,6 +28,31 @@ def test_items_are_counted_as_they_are_done(heart: Heart) -> None:
 def test_items_without_a_number_are_counted(heart: Heart) -> None:
     """What has no length has no total."""
     assert list(pulse.counted(iter("ab"))) == ["a", "b"]
+    assert (heart.done, heart.of) == (1, 0)
+
+
+class Endless:
+    """What tqdm makes of a generator: its length is None."""
+
+    total = None
+
+    def __len__(self) -> int:
+        return None  # type: ignore[return-value]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("ab")
+
+
+def test_a_bar_over_a_generator_has_no_number(heart: Heart) -> None:
+    """Nor is its length an error."""
+    assert list(pulse.counted(Endless())) == ["a", "b"]
+    assert (heart.done, heart.of) == (1, 0)
+
+
+def test_tqdm_over_a_generator_has_no_number(heart: Heart) -> None:
+    """The real one."""
+    tqdm = pytest.importorskip("tqdm").tqdm
+    assert list(pulse.counted(tqdm((letter for letter in "ab"), disable=True))) == ["a", "b"]
     assert (heart.done, heart.of) == (1, 0)
 
 

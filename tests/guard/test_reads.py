@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fluxguard.errors import CacheBroken, DeadlineExceeded, WorkerStuck
-from fluxguard.guard import broken
+from fluxguard.guard import broken, progress
 from fluxguard.guard.reads import reads, rebuilds
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals and FIFOs")
@@ -55,6 +56,46 @@ def test_a_truncated_file_is_named_and_set_aside(cache: Path) -> None:
         load(cache)
     assert not cache.exists()
     assert _broken(cache).exists()
+
+
+def test_the_file_is_closed_before_it_is_set_aside(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frames of the reader's error hold it open, and Windows renames no open file."""
+    held: list[bool] = []
+    opened: list[weakref.ref[object]] = []
+    rename = os.rename
+
+    class File:
+        pass
+
+    @reads
+    def leave_open(path: Path) -> None:
+        file = File()
+        opened.append(weakref.ref(file))
+        raise EOFError
+
+    def look(source: str, target: str) -> None:
+        held.append(opened[0]() is not None)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", look)
+    cache.write_bytes(b"")
+    with pytest.raises(CacheBroken, match="set aside"):
+        leave_open(cache)
+    assert held == [False]
+
+
+def test_written_bytes_are_progress(tmp_path: Path) -> None:
+    """A function that reads a cache may write it again."""
+    counters = tmp_path / "io"
+    counters.write_text("rchar: 5\nwchar: 5\nsyscr: 1\nsyscw: 1\nread_bytes: 0\nwrite_bytes: 0\n")
+    moved = progress._Moved(str(counters), own=False)
+    assert not moved.moved()
+    for name in ("rchar: 5", "wchar: 5", "read_bytes: 0", "write_bytes: 0"):
+        counters.write_text(counters.read_text().replace(name, name + "7"))
+        assert moved.moved()
+        assert not moved.moved()
+    counters.write_text(counters.read_text().replace("syscw: 1", "syscw: 2"))
+    assert not moved.moved()
 
 
 def test_an_empty_file_is_set_aside(cache: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fluxguard.guard import writes
+from fluxguard.guard import progress, writes
 from fluxguard.guard.writes import saved, whole
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX permissions")
@@ -87,9 +90,53 @@ def test_a_file_object_is_the_callers_own(tmp_path: Path) -> None:
 
 def test_a_path_by_name_is_found(tmp_path: Path) -> None:
     """`filename=` is as good as a place."""
-    whole(put)(b"new", path=tmp_path / "a.safetensors")
+
+    def save_file(tensors: bytes, filename: Path) -> None:
+        Path(filename).write_bytes(tensors)
+
+    whole(save_file)(b"new", filename=tmp_path / "a.safetensors")
     assert (tmp_path / "a.safetensors").read_bytes() == b"new"
     assert leftovers(tmp_path) == []
+
+
+def test_another_keyword_is_data() -> None:
+    """np.savez names arrays with them: a prompt is no path."""
+    buffer = io.BytesIO()
+    whole(np.savez)(buffer, prompt="a cat.png")
+    buffer.seek(0)
+    assert np.load(buffer)["prompt"] == "a cat.png"
+
+
+@pytest.mark.parametrize("windows", [True, False])
+def test_what_windows_will_not_rename_over_an_open_file_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, windows: bool
+) -> None:
+    """A trainer reads a cache, leaves it open, and writes it again; elsewhere a refusal stays one."""
+    path = tmp_path / "image.npz"
+    path.write_bytes(b"older and longer")
+
+    def refuse(source: str, target: Path) -> None:
+        raise PermissionError(errno.EACCES, "Access is denied")
+
+    monkeypatch.setattr(writes, "_WINDOWS", windows)
+    monkeypatch.setattr(writes, "replace", refuse)
+    with contextlib.nullcontext() if windows else pytest.raises(PermissionError):
+        whole(put)(b"new", path)
+    assert path.read_bytes() == (b"new" if windows else b"older and longer")
+    assert leftovers(tmp_path) == []
+
+
+def test_a_write_counts_as_progress_while_it_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An fsync moves no counter, and a read alarm around it must not take it for a stuck read."""
+    mine = progress.ThreadMoved(threading.get_native_id())
+    monkeypatch.setattr(mine, "_look", lambda: (0, 0))
+    seen: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda _: seen.append(mine.moved()))
+    with saved(tmp_path / "outer.npz") as temporary:
+        whole(put)(b"inner", tmp_path / "a.npz")
+        Path(temporary).write_bytes(b"outer")
+    assert seen == [True, True]
+    assert not mine.moved()
 
 
 def test_a_name_without_a_folder_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from fluxguard.errors import RuleMissed
-from fluxguard.patching import apply, copies, hardened_copy, is_hardened, to_train_in
+from fluxguard.patching import apply, copies, hardened_copy, hardening, is_hardened, to_train_in
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIATURE = ROOT / "fluxguard" / "demo"
@@ -40,7 +41,7 @@ def test_any_other_is_trained_in_a_hardened_copy_and_stays_as_it_was(miniature: 
     before = {path: path.read_bytes() for path in miniature.rglob("*") if path.is_file()}
     chosen = to_train_in(miniature)
     assert is_hardened(chosen.checkout)
-    assert chosen.said == ()
+    assert chosen.said == (f"training in a hardened copy: {chosen.checkout}",)
     assert {path: path.read_bytes() for path in miniature.rglob("*") if path.is_file()} == before
 
 
@@ -81,3 +82,26 @@ def test_a_copy_that_cannot_be_written_does_not_keep_a_training_from_starting(
     chosen = to_train_in(miniature)
     assert chosen.checkout == miniature
     assert "No space left" in chosen.said[0]
+
+
+def test_data_in_the_checkout_makes_no_other_copy_and_stays_out_of_it(miniature: Path) -> None:
+    """Pictures, states, logs and captions change all the time, and are large."""
+    first = to_train_in(miniature).checkout
+    for name in ("train_images/a.png", "train_images/a.txt", "out/x-state/optimizer.bin", "run.log", "cache/blob.bin"):
+        (miniature / name).parent.mkdir(parents=True, exist_ok=True)
+        (miniature / name).write_bytes(b"data")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(miniature / "pipe")
+    assert to_train_in(miniature).checkout == first
+    shutil.rmtree(first)
+    again = to_train_in(miniature).checkout
+    assert not {path.name for path in again.rglob("*")} & {"a.png", "optimizer.bin", "run.log", "blob.bin", "pipe"}
+
+
+def test_a_run_keeps_its_copy_when_fluxguard_is_upgraded(miniature: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newer rules are for the next run: this one goes on with the code that it began with."""
+    used = to_train_in(miniature).checkout
+    for module in (hardening, copies):
+        monkeypatch.setattr(module, "our_digest", lambda: "newer")
+    assert not is_hardened(used)
+    assert to_train_in(miniature, used).checkout == used

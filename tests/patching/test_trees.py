@@ -18,6 +18,7 @@ from fluxguard.patching import (
     diff,
     hardening,
     is_hardened,
+    journal,
     plan,
     planning,
     revert,
@@ -288,3 +289,45 @@ def test_a_script_anywhere_finds_the_guard(checkout: Path, monkeypatch: pytest.M
     revert(checkout)
     assert not (checkout / "library/fluxguard.py").exists()
     assert not list((checkout / "library").rglob("fluxguard*"))
+
+
+def test_what_was_edited_after_a_kill_is_not_overwritten(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of it is hardened; somebody pulls one file and edits another before we come back."""
+    originals = {name: (checkout / name).read_bytes() for name in ("library/util.py", "tools/tool.py")}
+    monkeypatch.setattr(journal, "recover", lambda root: None)
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "unlink", dies)  # when all files are renamed
+    with pytest.raises(KeyboardInterrupt):
+        apply(checkout)
+    monkeypatch.undo()
+    assert (checkout / "library/util.py").read_bytes() != originals["library/util.py"]
+    (checkout / "library/util.py").write_bytes(b"# pulled\n")
+    journal.recover(checkout)
+    assert (checkout / "library/util.py").read_bytes() == b"# pulled\n"
+    assert (checkout / "library/util.py.before-fluxguard").read_bytes() == originals["library/util.py"]
+    assert (checkout / "tools/tool.py").read_bytes() == originals["tools/tool.py"]
+
+
+def test_a_revert_without_a_stamp_is_no_success(checkout: Path) -> None:
+    apply(checkout)
+    (checkout / ".fluxguard-stamp.json").unlink()
+    with pytest.raises(PatchError, match="stamp is gone"):
+        revert(checkout)
+
+
+def test_a_guard_that_is_gone_is_not_hardened(checkout: Path) -> None:
+    apply(checkout)
+    shutil.rmtree(checkout / "fluxguard")
+    found = check(checkout)
+    assert not found.hardened
+    assert "fluxguard/guard/saves.py" in found.lost
+    assert apply(checkout).hardened
+    assert check(checkout).hardened
+
+
+def test_a_copy_into_the_checkout_itself_is_refused(checkout: Path) -> None:
+    with pytest.raises(InputError, match="in the checkout itself"):
+        apply(checkout, to=checkout / "copy")
