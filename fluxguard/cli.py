@@ -228,7 +228,7 @@ class _Screen:
 
 
 def _trained_in(anew: bool, notes: list[str]) -> Callable[[Path, Path | None], Path]:
-    """Return what chooses the checkout to train in, and notes why; a run that begins `anew` keeps to no earlier copy."""
+    """Return what chooses the checkout to train in and notes why; a run that begins `anew` keeps to no earlier copy."""
 
     def choose(checkout: Path, used: Path | None) -> Path:
         from fluxguard import patching

@@ -16,21 +16,26 @@ from fluxguard.errors import DeadlineExceeded, LimitsError
 from fluxguard.guard import pulse
 from fluxguard.guard.ending import Verdict, end_process
 from fluxguard.guard.watcher import Wait, watcher
-from fluxguard.limits import WaitLimits
+from fluxguard.limits import Limits, WaitLimits
 from fluxguard.rundir import LIMITS_VARIABLE
 
-__all__ = ["Scopes", "Verdict", "check", "end_process", "exit_after", "fail_after", "limits", "remaining"]
+__all__ = ["Scopes", "Verdict", "all_limits", "check", "end_process", "exit_after", "fail_after", "limits", "remaining"]
 
 
 @functools.lru_cache(maxsize=1)
-def limits() -> WaitLimits:
-    """Return how long each wait may last: from the file in FLUXGUARD_LIMITS, else (or if it is broken) the defaults."""
+def all_limits() -> Limits:
+    """Return the limits of this run: from the file in FLUXGUARD_LIMITS, else (or if it is broken) the defaults."""
     path = os.environ.get(LIMITS_VARIABLE)
     if path:
         # A limits file that cannot be read must not keep a training from starting.
         with contextlib.suppress(OSError, LimitsError):
-            return _limits.read(path).wait
-    return WaitLimits()
+            return _limits.read(path)
+    return Limits()
+
+
+def limits() -> WaitLimits:
+    """Return how long each wait may last."""
+    return all_limits().wait
 
 
 def positive(seconds: float | None) -> float:

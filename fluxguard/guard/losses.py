@@ -6,8 +6,6 @@ deletes the good ones meanwhile.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import logging
 import math
 import os
@@ -15,12 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fluxguard import limits as _limits
-from fluxguard.errors import LimitsError
-from fluxguard.guard import pulse
+from fluxguard.guard import deadlines, pulse
 from fluxguard.guard.ending import Verdict, end_process
-from fluxguard.limits import Limits
-from fluxguard.rundir import LIMITS_VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +90,7 @@ def check_loss(loss: float, step: int) -> None:
         _losses.since = step
         logger.warning("the loss at step %d is not a number (%s)", step, loss)
     _losses.bad += 1
-    limit = _limit()
+    limit = deadlines.all_limits().max_bad_losses
     if limit is not None and _losses.bad >= limit and pulse.begun():
         _stop(limit)
 
@@ -111,16 +105,6 @@ def _catch_up(losses: int) -> None:
         _losses.good = one.state or _losses.good
         if one.action is not None:
             one.action()
-
-
-@functools.lru_cache(maxsize=1)
-def _limit() -> int | None:
-    path = os.environ.get(LIMITS_VARIABLE)
-    if path:
-        # A limits file that cannot be read must not keep a training from starting.
-        with contextlib.suppress(OSError, LimitsError):
-            return _limits.read(path).max_bad_losses
-    return Limits().max_bad_losses
 
 
 def _stop(limit: int) -> None:

@@ -7,19 +7,13 @@ NCCL timeout runs while a slow rank still works.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
-import os
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from fluxguard import heartbeat, limits
-from fluxguard.errors import LimitsError
-from fluxguard.guard import pulse
-from fluxguard.limits import Limits
-from fluxguard.rundir import LIMITS_VARIABLE
+from fluxguard import heartbeat
+from fluxguard.guard import deadlines, pulse
 
 _PREFIX = "fluxguard"
 _STEPS = ("", "first step", "step")  # in these every rank does the same, so none may be far behind
@@ -130,19 +124,10 @@ def allowing(limit: float, unseen: float) -> Callable[[str | None], float]:
             return unseen
         if phase in _STEPS:
             return limit
-        ceiling = _limits().for_phase(phase).ceiling
+        ceiling = deadlines.all_limits().for_phase(phase).ceiling
         return math.inf if ceiling is None else max(limit, ceiling)
 
     return allowed
-
-
-@functools.lru_cache(maxsize=1)
-def _limits() -> Limits:
-    path = os.environ.get(LIMITS_VARIABLE)
-    if path:
-        with contextlib.suppress(OSError, LimitsError):
-            return limits.read(path)
-    return Limits()
 
 
 class Ranks:

@@ -83,9 +83,9 @@ def test_one_scope_may_decorate_a_function_that_calls_itself(scopes: Scopes) -> 
 
 @pytest.fixture
 def fresh_limits() -> object:
-    deadlines.limits.cache_clear()
+    deadlines.all_limits.cache_clear()
     yield
-    deadlines.limits.cache_clear()
+    deadlines.all_limits.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh_limits")

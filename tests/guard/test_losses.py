@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fluxguard.guard import losses
+from fluxguard.guard import deadlines, losses
 from fluxguard.guard.ending import Verdict
 from fluxguard.heartbeat import Heart
+from fluxguard.limits import Limits
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def verdicts(monkeypatch: pytest.MonkeyPatch, heart: Heart) -> list[Verdict]:
     """Note the ends instead of ending, with a limit of 3."""
     ended: list[Verdict] = []
     monkeypatch.setattr(losses, "_losses", losses._Losses())
-    monkeypatch.setattr(losses, "_limit", lambda: 3)
+    monkeypatch.setattr(deadlines, "all_limits", lambda: Limits(max_bad_losses=3))
     monkeypatch.setattr(losses, "end_process", ended.append)
     return ended
 
