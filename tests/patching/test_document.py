@@ -22,3 +22,8 @@ def test_the_page_is_written_where_it_is_wanted(tmp_path: Path) -> None:
     assert main([str(tmp_path / "rules.md")]) == 0
     assert (tmp_path / "rules.md").read_text(encoding="utf-8") == page(load_rules())
     assert main([]) == 2
+
+
+def test_the_page_in_the_documents_is_the_one_of_these_rules() -> None:
+    page_there = Path(__file__).resolve().parents[2] / "docs" / "rules.md"
+    assert page_there.read_text(encoding="utf-8") == page(load_rules()), "run `make docs`"
