@@ -169,6 +169,10 @@ class RunDir:
         """A fatal limit's verdict, by the guard."""
         return self.root / f"last-words.{rank}.json"
 
+    def healed(self, rank: int) -> Path:
+        """What the guard put right without ending the process, one line each; append-only."""
+        return self.root / f"healed.{rank}.jsonl"
+
     def stacks(self, rank: int) -> Path:
         """The stacks of a process that the guard ended."""
         return self.root / f"stacks.{rank}.txt"
