@@ -30,8 +30,8 @@ check: install ## lint and type-check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: install ## measure the bars; prints a table and writes bench.json
-	@$(PY) -m tests.bench
+bench: install ## measure the bars, with peers; prints a table and writes bench.json (BENCH=guard: a part)
+	@$(PY) -m tests.bench $(BENCH)
 
 campaign: install ## the long version of the fault tests: many random kills
 	CAMPAIGN_KILLS=20 $(PY) -m pytest tests/campaign

@@ -38,9 +38,15 @@ def incidents(screen: Screen) -> str:
     if not screen.figures:
         return ""
     cards = "".join(_card(card) for card in screen.cards)
-    body = cards or '<p class="fg-quiet">Nothing went wrong so far.</p>'
+    heals = _heals(screen)
+    body = cards + heals or '<p class="fg-quiet">Nothing went wrong so far.</p>'
     count = f' <span class="fg-count">{len(screen.cards)}</span>' if screen.cards else ""
     return f'<section class="fg-incidents"><h3>Incidents{count}</h3>{body}</section>'
+
+
+def _heals(screen: Screen) -> str:
+    lines = "".join(f"<li>{escape(line)}</li>" for line in screen.heals)
+    return f'<section class="fg-heals"><h4>Put right without a restart</h4><ul>{lines}</ul></section>' if lines else ""
 
 
 def _card(card: Card) -> str:

@@ -96,6 +96,8 @@ class Screen:
     figures: tuple[tuple[str, str], ...] = ()
     cards: tuple[Card, ...] = ()
     """Newest first."""
+    heals: tuple[str, ...] = ()
+    """What was put right without a restart, a sentence each, newest first."""
     log: str = ""
     can_stop: bool = False
     stop_label: str = "Stop"
@@ -183,11 +185,12 @@ def _headline(seen: Mapping[str, Any]) -> str:
 
 
 def _finished(seen: Mapping[str, Any], now: float) -> Screen:
+    healing = _sentence(str(seen.get("healing") or ""))
     return Screen(
         tone="good",
         headline="Finished and verified",
-        detail=f"{_steps(seen['applied_steps'])} trained. The result is complete and was read back: "
-        f"{seen['weights']['path']}",
+        detail=f"{_steps(seen['applied_steps'])} trained. {healing}{' ' if healing else ''}"
+        f"The result is complete and was read back: {seen['weights']['path']}",
     )
 
 
@@ -232,6 +235,7 @@ def _around(shown: Screen, seen: Mapping[str, Any], *, stopping: bool, trouble: 
             ("Time left", brief(seen["eta_s"]) if running and seen["eta_s"] else _NONE),
         ),
         cards=tuple(_card(number, one) for number, one in enumerate(seen["incidents"], 1))[::-1],
+        heals=tuple(_sentence(str(one["words"])) for one in seen.get("healed", ()))[::-1],
         log=_log(seen["lines"]),
         can_stop=shown.can_stop or (running and seen["watched"]) if not stop else False,
         stop_label="Stopping..." if stop else "Stop",

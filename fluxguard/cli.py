@@ -140,7 +140,7 @@ def supervise(
 
     words = tuple(command or ())
     notes: list[str] = []
-    _refuse_script_and_more(words, output_dir)
+    orders.refuse_script_and_more(words, output_dir)
 
     def ordered(anew: bool) -> orders.Order:
         choose = _trained_in(anew, notes) if harden and not check else lambda checkout, _: checkout
@@ -157,28 +157,14 @@ def supervise(
         print(f"can be supervised: {order.trainee.argv[0]} trains {order.job.checkout} into {order.run.output_dir}")
         _end(GOOD)
     if follow:
-        _end(_follow(order.run, _without(sys.argv[1:], "--follow"), notes))
-    again = _without(sys.argv[1:], "--fresh", "--replace")
+        _end(_follow(order.run, orders.without(sys.argv[1:], "--follow"), notes))
+    again = orders.without(sys.argv[1:], "--fresh", "--replace")
     outcome = foreground.supervise(order, chosen, fresh=fresh, tell=_Teller(notes).tell, again=again)
     if outcome.left:
         print(_detached(order.run))
         _end(GOOD)
     print(outcome.reason)
     _end(GOOD if outcome.finished else BAD)
-
-
-def _refuse_script_and_more(words: Sequence[str], output_dir: Path | None) -> None:
-    if not words:
-        raise InputError("supervise", "name a train.sh, or a command behind `--`")
-    if words[0].endswith((".sh", ".bat")) and (len(words) > 1 or output_dir):
-        extra = f"--output-dir {output_dir}" if output_dir else words[1]
-        raise InputError("supervise", f"a train script says it all; leave out {extra!r}")
-
-
-def _without(words: list[str], *options: str) -> list[str]:
-    """Return the words of a command line without some options of ours; what follows `--` is the trainer's."""
-    ours = words.index("--") if "--" in words else len(words)
-    return [word for word in words[:ours] if word not in options] + words[ours:]
 
 
 def _detached(run: RunDir) -> str:
@@ -276,6 +262,21 @@ def status(
     else:
         _show(rendering.status(seen.to_mapping()))
     _end(BAD if seen.state == "stopped" else GOOD)
+
+
+@app.command("limits")
+def show_limits(
+    output_dir: OutputDir,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """List the limits of a run, and why each is what it is: default, chosen, or learned."""
+    from fluxguard.supervisor import remembering
+
+    rows = {row.name: row.to_mapping() for row in remembering.explained(RunDir(output_dir))}
+    if as_json:
+        print(json.dumps(rows, indent=2))
+    else:
+        _show(rendering.limits(rows))
 
 
 @app.command()

@@ -1,72 +1,112 @@
-"""Every error fluxguard raises on purpose.
+"""Every error fluxguard raises on purpose, what it is to Python, and what it knows.
 
-FluxguardError
-  DeadlineExceeded (TimeoutError)    what, seconds
-    WorkerStuck                      workers, samples
-    RanksMissing                     ranks
-  InputError (ValueError)            source, field, reason      the user's input: exit code 2
-    LimitsError                      the same, for a limit
-    RunOwned                         output_dir, pid
-  StateUnusable                      path, reason
-  CacheBroken (OSError)              path, reason
-  PatchError
-    UnknownCheckout (InputError)     path, looked_for
-    RuleMissed                       rules, failed
-    CheckoutChanged                  files, restored
+FluxguardError (Exception)
+  DeadlineExceeded (TimeoutError)        what, seconds, thread
+    WorkerStuck                          workers, samples
+    RanksMissing                         ranks
+  WorkerDied (RuntimeError)              workers
+  InputError (ValueError)                source, field, reason      the user's input: exit code 2
+    LimitsError                          the same, for a limit
+    RunOwned                             output_dir, pid
+    UnknownCheckout (PatchError)         path, looked_for
+  StateUnusable (OSError)                path, reason
+  CacheBroken (OSError)                  path, reason
+  PatchError (RuntimeError)
+    RuleMissed                           rules, failed
+    CheckoutChanged                      files, restored
+
+Each survives being sent to another process by pickle, and can be made from one string, which is then its whole
+message: so torch makes the error of a DataLoader's worker again in the trainer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+E = TypeVar("E", bound="FluxguardError")
 
 
 class FluxguardError(Exception):
-    """Base of every error that fluxguard raises on purpose."""
+    """Raised when fluxguard gives up on purpose; the base of all its errors."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[E], args: tuple[object, ...], known: Mapping[str, object]) -> E:
+    """Make an error again without composing its message a second time."""
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(known)
+    return error
 
 
 class DeadlineExceeded(FluxguardError, TimeoutError):
-    """Raised when a wait took longer than it may; builtin TimeoutError on every Python."""
+    """Raised when a wait took longer than it may; the builtin TimeoutError on every Python.
 
-    def __init__(self, what: str, seconds: float | None = None, hint: str = "") -> None:
-        # With one argument, the whole message: so torch makes an exception of a worker again in the trainer.
+    Says `what` was waited for, for how many `seconds`, on which `thread`, and what can be done about it.
+    """
+
+    def __init__(self, what: str, seconds: float | None = None, hint: str = "", limit: str = "") -> None:
+        """`hint` says more in plain words; `limit` is the name in `limits.WaitLimits` of the limit that has passed."""
         self.what = what
         self.seconds = seconds
+        self.thread = ""
+        parts = [what]
         if seconds is not None:
-            what = f"{what} did not finish within {seconds:g} s"
-        super().__init__(what + (f"; {hint}" if hint else ""))
+            self.thread = threading.current_thread().name
+            parts = [f"{what} did not finish within {seconds:g} s on thread {self.thread}"]
+        if hint:
+            parts.append(hint)
+        if limit:
+            parts.append(f"if it is only slow, allow more with fluxguard.limits.use({limit}=SECONDS)")
+        elif seconds is not None and not hint:
+            parts.append("if it is only slow, allow more where that number is set")
+        super().__init__("; ".join(parts))
 
 
 class WorkerStuck(DeadlineExceeded):
     """Raised when DataLoader workers delivered no batch in time and were killed to free the wait."""
 
-    def __init__(self, seconds: float, workers: Sequence[int], samples: Sequence[object] = ()) -> None:
+    def __init__(self, seconds: float | str, workers: Sequence[int] = (), samples: Sequence[object] = ()) -> None:
         self.workers = tuple(workers)
         self.samples = tuple(samples)
+        if isinstance(seconds, str):
+            super().__init__(seconds)
+            return
         hint = f"worker process {', '.join(map(str, self.workers)) or 'unknown'} was stuck and has been killed"
         if self.samples:
             hint += f"; it held the samples {', '.join(map(str, self.samples))}"
-        super().__init__("a batch from the loader", seconds, hint)
+        super().__init__("a batch from the loader", seconds, hint, "batch")
 
-    def __reduce__(self) -> tuple[type[WorkerStuck], tuple[object, ...]]:
-        return type(self), (self.seconds, self.workers, self.samples)
+
+class WorkerDied(FluxguardError, RuntimeError):
+    """Raised when a DataLoader worker ended although batches were expected of it, and none could take its place."""
+
+    def __init__(self, why: str, workers: Sequence[int] = ()) -> None:
+        self.workers = tuple(workers)
+        named = ", ".join(map(str, self.workers))
+        super().__init__(f"DataLoader worker (pid(s) {named}) exited unexpectedly: {why}" if workers else why)
 
 
 class RanksMissing(DeadlineExceeded):
     """Raised when ranks did not come to a barrier."""
 
-    def __init__(self, what: str, seconds: float, ranks: Sequence[int] = ()) -> None:
+    def __init__(self, what: str, seconds: float | None = None, ranks: Sequence[int] = ()) -> None:
         self.ranks = tuple(ranks)
-        super().__init__(what, seconds)
+        super().__init__(what, seconds, limit="" if seconds is None else "barrier")
 
 
 class InputError(FluxguardError, ValueError):
     """Raised when what the user gave cannot be used; names the file (or option) and the field."""
 
-    def __init__(self, source: object, reason: str, field: str = "") -> None:
+    def __init__(self, source: object, reason: str = "", field: str = "") -> None:
         self.source = str(source)
         self.field = field
         self.reason = reason
-        super().__init__(f"{self.source}: {field + ': ' if field else ''}{reason}")
+        super().__init__(": ".join(part for part in (self.source, field, reason) if part))
 
 
 class LimitsError(InputError):
@@ -76,61 +116,64 @@ class LimitsError(InputError):
 class RunOwned(InputError):
     """Raised when another supervisor already owns the output folder."""
 
-    def __init__(self, output_dir: object, pid: int | None) -> None:
+    def __init__(self, output_dir: object, pid: int | None = 0) -> None:
+        """`pid` is None where nobody knows which process it is."""
         self.output_dir = str(output_dir)
         self.pid = pid
         owner = f"process {pid}" if pid else "another process"
-        super().__init__(output_dir, f"is owned by another supervisor ({owner}); see `fluxguard status {output_dir}`")
+        why = f"is owned by another supervisor ({owner}); see `fluxguard status {output_dir}`"
+        super().__init__(output_dir, "" if pid == 0 else why)
 
 
-class StateUnusable(FluxguardError):
+class StateUnusable(FluxguardError, OSError):
     """Raised when a saved state does not verify and must not be resumed from."""
 
-    def __init__(self, path: object, reason: str) -> None:
+    def __init__(self, path: object, reason: str = "") -> None:
         self.path = str(path)
         self.reason = reason
-        super().__init__(f"{self.path}: {reason}")
+        super().__init__(f"{self.path}: {reason}" if reason else self.path)
 
 
 class CacheBroken(FluxguardError, OSError):
     """Raised when a cache file is proven broken: truncated, failing its CRC, or not a regular file."""
 
     def __init__(self, path: object, reason: str = "") -> None:
-        # With one argument, the whole message: so torch makes an exception of a worker again in the trainer.
         self.path = str(path)
         self.reason = reason
         super().__init__(f"{self.path}: {reason}" if reason else self.path)
 
 
-class PatchError(FluxguardError):
+class PatchError(FluxguardError, RuntimeError):
     """Raised when a checkout cannot be hardened as promised."""
 
 
 class UnknownCheckout(InputError, PatchError):
     """Raised when a folder does not look like an sd-scripts checkout."""
 
-    def __init__(self, path: object, looked_for: str) -> None:
+    def __init__(self, path: object, looked_for: str = "") -> None:
         self.path = str(path)
         self.looked_for = looked_for
-        super().__init__(path, f"not an sd-scripts checkout (looked for {looked_for})")
+        super().__init__(path, f"not an sd-scripts checkout (looked for {looked_for})" if looked_for else "")
 
 
 class RuleMissed(PatchError):
     """Raised when a required rule protects nothing, or not all: a silent no-op would be an unprotected training."""
 
-    def __init__(self, rules: Sequence[str], failed: Sequence[object] = ()) -> None:
-        self.rules = tuple(rules)
+    def __init__(self, rules: Sequence[str] | str, failed: Sequence[object] = ()) -> None:
+        self.rules = () if isinstance(rules, str) else tuple(rules)
         self.failed = tuple(failed)
         what = "cannot protect all that they found" if failed else "found nothing to protect"
         why = "".join(f"; {site}" for site in failed)
-        super().__init__(f"required rules {what}: {', '.join(self.rules)}{why}; nothing was changed")
+        text = f"required rules {what}: {', '.join(self.rules)}{why}; nothing was changed"
+        super().__init__(rules if isinstance(rules, str) else text)
 
 
 class CheckoutChanged(PatchError):
     """Raised when hardened files were edited since, so that taking the hardening back would lose the edit."""
 
-    def __init__(self, files: Sequence[str], restored: Sequence[str] | None = None) -> None:
-        self.files = tuple(files)
+    def __init__(self, files: Sequence[str] | str, restored: Sequence[str] | None = None) -> None:
+        self.files = () if isinstance(files, str) else tuple(files)
         self.restored = restored
         rest = "" if restored is None else f" ({len(restored)} other files were restored)"
-        super().__init__(f"edited since it was hardened, left as it is: {', '.join(self.files)}{rest}")
+        text = f"edited since it was hardened, left as it is: {', '.join(self.files)}{rest}"
+        super().__init__(files if isinstance(files, str) else text)

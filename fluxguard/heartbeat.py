@@ -20,17 +20,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _MAGIC = b"FGHB"
-_VERSION = 2
+_VERSION = 3
 _BODIES = {
     1: struct.Struct("<4sHHI16sdQIIIId16sdII32sdd"),
     2: struct.Struct("<4sHHI16sdQIIIId16sdQQ32sddIIII"),
+    3: struct.Struct("<4sHHI16sdQIIIId16sdQQ32sddIIII5d"),
 }
 """By version: a run keeps its hardened copy, so that a newer supervisor meets an older guard."""
-_BODY = _BODIES[_VERSION]
+_BODY = struct.Struct("<4sHHI16sdQIIIId16sdQQ32sddIIII40s")
+"""The newest as it is written, the longest waits packed already: they seldom change, and each value costs a beat."""
+_LONGEST = struct.Struct("<5d")
 _HEAD = struct.Struct("<4sH")
 _CRC = struct.Struct("<I")
 SIZE = _BODY.size + _CRC.size
 """Bytes of one record; older versions are shorter."""
+
+_SINCE_2 = ("retries", "ooms", "unstepped", "unsampled")
+_SINCE_3 = ("longest_swap", "longest_batch", "longest_first_batch", "longest_read", "longest_barrier")
 
 _READS = 3  # a reader that meets a record in the middle of being written looks again at once
 
@@ -81,6 +87,16 @@ class Beat:
     """Steps in which an optimizer of several never stepped."""
     unsampled: int = 0
     """Sample images that failed."""
+    longest_swap: float = 0.0
+    """Seconds of the longest block swap that was completed; 0 before the first, as in the next four."""
+    longest_batch: float = 0.0
+    """The same of a batch from the loader."""
+    longest_first_batch: float = 0.0
+    """The same of the first batch of a loader."""
+    longest_read: float = 0.0
+    """The same of a time without a new byte in a read."""
+    longest_barrier: float = 0.0
+    """The same of a barrier."""
 
 
 def unpack(record: bytes) -> Beat | None:
@@ -94,7 +110,7 @@ def unpack(record: bytes) -> Beat | None:
     if _CRC.unpack(crc)[0] != zlib.crc32(body):
         return None
     (_, _, rank, pid, attempt, started, beats, step, total, epoch, batch, at, *rest) = layout.unpack(body)
-    phase, phase_at, done, of, wait, deadline, loss, *counts = rest
+    phase, phase_at, done, of, wait, deadline, loss, *later = rest
     return Beat(
         pid=pid,
         started=started,
@@ -113,7 +129,7 @@ def unpack(record: bytes) -> Beat | None:
         wait=_text(wait),
         deadline=deadline,
         loss=loss,
-        **dict(zip(("retries", "ooms", "unstepped", "unsampled"), counts, strict=False)),
+        **dict(zip(_SINCE_2 + _SINCE_3, later, strict=False)),
     )
 
 
@@ -135,10 +151,26 @@ def path_for(folder: str | os.PathLike[str], rank: int) -> Path:
     return Path(folder) / f"beat.{rank}"
 
 
+class _Longest:
+    """One of the longest waits of a heart; setting it packs them all."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __get__(self, heart: Heart, owner: type[Heart] | None = None) -> float:
+        return heart._longest[self._index]
+
+    def __set__(self, heart: Heart, seconds: float) -> None:
+        heart._longest[self._index] = float(seconds)
+        heart._longest_packed = _LONGEST.pack(*heart._longest)
+
+
 class Heart:
     """Writes the heartbeat of this process; the first OSError mutes it for good, because a beat must never harm."""
 
     __slots__ = (
+        "_longest",
+        "_longest_packed",
         "_map",
         "_pid",
         "attempt",
@@ -162,6 +194,12 @@ class Heart:
         "wait",
     )
 
+    longest_swap = _Longest(0)
+    longest_batch = _Longest(1)
+    longest_first_batch = _Longest(2)
+    longest_read = _Longest(3)
+    longest_barrier = _Longest(4)
+
     def __init__(self, path: str | os.PathLike[str], *, rank: int = 0, attempt: bytes = bytes(16)) -> None:
         self._map: mmap.mmap | None = None
         self._pid = os.getpid()
@@ -170,6 +208,8 @@ class Heart:
         self.attempt = attempt
         self.beats = self.step = self.total = self.epoch = self.batch = self.done = self.of = 0
         self.retries = self.ooms = self.unstepped = self.unsampled = 0
+        self._longest = [0.0] * len(_SINCE_3)
+        self._longest_packed = _LONGEST.pack(*self._longest)
         self.phase = b"load"
         self.phase_at = time.monotonic()
         self.wait = b""
@@ -218,6 +258,7 @@ class Heart:
             self.ooms,
             self.unstepped,
             self.unsampled,
+            self._longest_packed,
         )
         try:
             self._map[:SIZE] = body + _CRC.pack(zlib.crc32(body))

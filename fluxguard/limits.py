@@ -1,4 +1,4 @@
-"""Every duration fluxguard promises, once, with the reason for it.
+"""Every duration fluxguard promises, once, with the reason for it; `current` and `use` are those of this process.
 
 Seconds as float; `None` means no limit; 0 is refused, because it reads as "off" and acts as "at once".
 Unhardened trainers beat less often, so the supervisor doubles its own limits for them (`Limits.doubled`).
@@ -7,12 +7,17 @@ Unhardened trainers beat less often, so the supervisor doubles its own limits fo
 from __future__ import annotations
 
 import json
+import logging
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from os import PathLike
 from typing import Any
 
 from fluxguard.errors import LimitsError
+from fluxguard.rundir import LIMITS_VARIABLE
+
+logger = logging.getLogger(__name__)
 
 PHASES = (
     "load",
@@ -43,7 +48,13 @@ def _seconds(name: str, value: object, source: str) -> float | None:
         raise LimitsError(source, f"must be a number of seconds or null, not {value!r}", name)
     if not value > 0:
         raise LimitsError(source, "must be more than 0 seconds (null means no limit)", name)
-    return float(value)
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = math.inf
+    if seconds == math.inf:
+        raise LimitsError(source, "must be finite (null means no limit)", name)
+    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +138,8 @@ class WatchLimits:
     """A look that comes this much too late means that the machine slept: that time counts for no limit."""
 
     step_factor: float = 10.0
-    """The ceiling of a step grows to this many times the slowest step seen."""
+    """The ceiling of a step grows to this many times the slowest step seen, and a limit that nobody chose to this many
+    times the longest of its kind that this run has completed."""
 
     settle: float = 2.0
     """Between two samples of the stacks before a kill: two equal ones prove that nothing moves."""
@@ -151,6 +163,9 @@ class WatchLimits:
     """A cloud disk or a driver that needs more than a quarter of an hour needs a person."""
 
 
+_BUDGETS = ("max_restarts", "max_kills", "max_heals")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """All limits of one run."""
@@ -167,11 +182,17 @@ class Limits:
     max_bad_losses: int | None = 20
     """Losses in a row that are no numbers before the training is stopped: in fp16 a few are normal, 20 never heal."""
 
+    max_heals: int = 3
+    """Heals in place of one process; after them a passed limit ends it: what breaks a fourth time stays broken."""
+
+    strict: bool = False
+    """Whether to end the process instead of healing it where the training would not stay identical bit for bit."""
+
     def __post_init__(self) -> None:
         for name, limit in self.phase.items():
             if limit.patience is not None and limit.ceiling is not None and limit.ceiling < limit.patience:
                 raise LimitsError("limits", "must not be less than the patience of the phase", f"phase.{name}.ceiling")
-        for name in ("max_restarts", "max_kills"):
+        for name in _BUDGETS:
             if getattr(self, name) < 0:
                 raise LimitsError("limits", "must be 0 or more", name)
         if self.max_bad_losses is not None and self.max_bad_losses < 1:
@@ -207,8 +228,7 @@ class Limits:
         if unknown:
             raise LimitsError(source, "is not a limit", sorted(unknown)[0])
         defaults = defaults or cls()
-        budgets = ("max_restarts", "max_kills")
-        counts = {name: _count(name, values.get(name, getattr(defaults, name)), source) for name in budgets}
+        counts = {name: _count(name, values.get(name, getattr(defaults, name)), source) for name in _BUDGETS}
         losses = values.get("max_bad_losses", defaults.max_bad_losses)
         phases = dict(defaults.phase)
         for name, given in _table("phase", values.get("phase", {}), source).items():
@@ -221,6 +241,7 @@ class Limits:
                 phase=phases,
                 watch=_section(defaults.watch, _table("watch", values.get("watch", {}), source), "watch", source),
                 max_bad_losses=None if losses is None else _count("max_bad_losses", losses, source),
+                strict=_flag("strict", values.get("strict", defaults.strict), source),
                 **counts,
             )
         except LimitsError as error:
@@ -233,6 +254,12 @@ def _count(name: str, value: object, source: str) -> int:
     return value
 
 
+def _flag(name: str, value: object, source: str) -> bool:
+    if not isinstance(value, bool):
+        raise LimitsError(source, f"must be true or false, not {value!r}", name)
+    return value
+
+
 def _table(name: str, value: object, source: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise LimitsError(source, f"must be a table, not {value!r}", name)
@@ -241,26 +268,89 @@ def _table(name: str, value: object, source: str) -> Mapping[str, Any]:
 
 def _section(defaults: Any, given: Mapping[str, Any], name: str, source: str) -> Any:
     known = {f.name for f in fields(defaults)}
+    chosen: dict[str, float | None] = {}
     for key, value in given.items():
+        at = f"{name}.{key}"
         if key not in known:
-            raise LimitsError(source, "is not a limit", f"{name}.{key}")
-        _seconds(f"{name}.{key}", value, source)
+            raise LimitsError(source, "is not a limit", at)
+        chosen[key] = _seconds(at, value, source)
         if value is None and isinstance(defaults, WatchLimits):
-            raise LimitsError(source, "must be a number of seconds", f"{name}.{key}")
-    return replace(defaults, **{key: None if value is None else float(value) for key, value in given.items()})
+            raise LimitsError(source, "must be a number of seconds", at)
+    return replace(defaults, **chosen)
 
 
-def read(path: str | PathLike[str], defaults: Limits | None = None) -> Limits:
+def read(path: str | os.PathLike[str], defaults: Limits | None = None) -> Limits:
     """Read a limits.json, as the supervisor writes it and the guard finds it through FLUXGUARD_LIMITS.
 
     Raises OSError when it cannot be read and LimitsError when it says something that is not a limit.
     """
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:
         try:
-            values = json.load(file)
-        except json.JSONDecodeError as error:
-            raise LimitsError(str(path), f"is not JSON ({error})") from None
+            values = json.loads(file.read())
+        except (ValueError, RecursionError) as error:  # no JSON, no text, a number or a nesting beyond all measure
+            raise LimitsError(path, f"is not JSON ({error})") from None
     if not isinstance(values, dict):
-        raise LimitsError(str(path), "must hold a table")
+        raise LimitsError(path, "must hold a table")
     values.pop("version", None)
     return Limits.from_mapping(values, str(path), defaults)
+
+
+class _Process:
+    limits: Limits | None = None
+
+
+_process = _Process()
+
+
+def current() -> Limits:
+    """Return the limits of this process: what `use` has set over the file in FLUXGUARD_LIMITS over the defaults.
+
+    The file is read at the first call, and costs nothing after it. One that cannot be used is named in a warning and
+    the defaults hold, because limits must not keep a training from starting. Never raises.
+    """
+    known = _process.limits
+    if known is None:
+        known = _process.limits = _found()
+    return known
+
+
+def _found() -> Limits:
+    path = os.environ.get(LIMITS_VARIABLE)
+    if path:
+        try:
+            return read(path)
+        except (OSError, LimitsError) as error:
+            logger.warning("the limits cannot be used, the defaults hold: %s", error)
+    return Limits()
+
+
+class use:
+    """Set how long waits of this process may last, by the names of `WaitLimits`: `limits.use(batch=120, read=None)`.
+
+    In seconds; None means no limit. It holds from the call on, in every thread and in processes forked from then on
+    (spawned ones know the file in FLUXGUARD_LIMITS only), until another call changes it. As a block, `with
+    limits.use(batch=5):`, the limits it names are what they were before when the block ends. Waits that are already
+    open keep theirs.
+
+    Raises LimitsError, and changes nothing, for an unknown name, what is no number of seconds, and 0 or less.
+    """
+
+    def __init__(self, **waits: float | None) -> None:
+        self._waits = waits
+        self._before = [self._set(waits)]
+        self._fresh = True
+
+    def __enter__(self) -> use:
+        if not self._fresh:  # entered for a second time: the call itself has set them for the first
+            self._before.append(self._set(self._waits))
+        self._fresh = False
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._set(self._before.pop())
+
+    def _set(self, waits: Mapping[str, float | None]) -> dict[str, float | None]:
+        known = current()
+        chosen = _section(known.wait, waits, "wait", "limits.use")
+        _process.limits = replace(known, wait=chosen)
+        return {name: getattr(known.wait, name) for name in waits}

@@ -6,12 +6,14 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from fluxguard.errors import StateUnusable
 from fluxguard.rundir import VERSION, sync_folder, write_json
 
 NAME = "fluxguard-manifest.json"
 _CHUNK = 1 << 20
+_UNREADABLE = (OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,29 +55,41 @@ def read(folder: Path) -> Manifest:
     path = folder / NAME
     try:
         values = json.loads(path.read_bytes())
-        if values.pop("version") != VERSION:
-            raise StateUnusable(folder, "its manifest is of another version")
-        files = {str(name): (int(size), str(digest)) for name, (size, digest) in values.pop("files").items()}
-        return Manifest(files=files, **{key: int(value) for key, value in values.items()})
+        found = _manifest(values) if values.pop("version") == VERSION else None
     except FileNotFoundError:
         raise StateUnusable(folder, "has no manifest") from None
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+    except _UNREADABLE as error:
         raise StateUnusable(folder, f"its manifest cannot be read ({type(error).__name__})") from None
+    if found is None:
+        raise StateUnusable(folder, "its manifest is of another version")
+    return found
+
+
+def _manifest(values: dict[str, Any]) -> Manifest:
+    files = {name: (int(size), str(digest)) for name, (size, digest) in values.pop("files").items()}
+    return Manifest(files=files, **{key: int(value) for key, value in values.items()})
 
 
 def verify(folder: Path) -> Manifest:
     """Return the manifest when every file is there with its size and digest. Raises StateUnusable otherwise."""
     manifest = read(folder)
     for name, (size, digest) in manifest.files.items():
-        path = folder / name
         try:
-            if path.stat().st_size != size:
-                raise StateUnusable(folder, f"{name} is {path.stat().st_size} bytes, not {size}")
-            if _sha256(path) != digest:
-                raise StateUnusable(folder, f"{name} is not what was saved (its digest differs)")
-        except OSError as error:
-            raise StateUnusable(folder, f"{name} cannot be read ({error.strerror})") from None
+            found, same = _compare(folder / name, size, digest)
+        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise StateUnusable(folder, f"{name} cannot be read ({reason})") from None
+        if found != size:
+            raise StateUnusable(folder, f"{name} is {found} bytes, not {size}")
+        if not same:
+            raise StateUnusable(folder, f"{name} is not what was saved (its digest differs)")
     return manifest
+
+
+def _compare(path: Path, size: int, digest: str) -> tuple[int, bool]:
+    """Return the size of a file and whether its digest is `digest`; one of another size is not read."""
+    found = path.stat().st_size
+    return found, found == size and _sha256(path) == digest
 
 
 def _sha256(path: Path) -> str:

@@ -29,6 +29,7 @@ def status(seen: Mapping[str, Any]) -> Iterator[Any]:
         "steps": f"{seen['step']} of {planned}{saved} (attempt {seen['attempts']})",
         "phase": seen["phase"],
         "loss": seen["loss"] if seen["loss"] is None else f"{seen['loss']:.4g}",
+        "healed": seen["healing"].removeprefix("healed ") or None,
         "weights": f"{seen['weights']['path']} ({verified})",
     }
     for name, value in rows.items():
@@ -36,10 +37,25 @@ def status(seen: Mapping[str, Any]) -> Iterator[Any]:
             table.add_row(name, Text(str(value)))
     yield table
     yield from (f"note: {trouble}" for trouble in seen["troubles"])
+    yield from (heal["words"] for heal in seen["healed"])
     for number, incident in enumerate(seen["incidents"], 1):
         yield f"incident {number} at step {incident['step']}: {incident['words']}"
         if incident["report"]:
             yield f"  report: {incident['report']}"
+
+
+def limits(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
+    """Yield the limits of a run, those in seconds first."""
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    table = Table(Column("limit", no_wrap=True), Column("value", justify="right", no_wrap=True), "why", box=None)
+    for name, row in sorted(rows.items(), key=lambda item: item[1]["unit"] is None):
+        value, unit = row["value"], row["unit"]
+        number = f"{value:g}" if isinstance(value, float) else str(value).lower()
+        said = "no limit" if value is None else f"{number} {unit or ''}"
+        table.add_row(Text(name), said, Text(row["why"]))
+    yield table
 
 
 def drill(result: Result) -> Iterator[Any]:

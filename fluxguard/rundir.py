@@ -69,7 +69,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """Return what `write_json` wrote, or None when the file is missing, unreadable or of another version."""
     try:
         values = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return values if isinstance(values, dict) and values.get("version") == VERSION else None
 
@@ -112,6 +112,11 @@ class RunDir:
     def limits(self) -> Path:
         """The limits of this run, for the guard."""
         return self.root / "limits.json"
+
+    @property
+    def learned(self) -> Path:
+        """What the attempts so far have shown to be healthy, by the supervisor."""
+        return self.root / "learned.json"
 
     @property
     def ledger(self) -> Path:
@@ -168,6 +173,10 @@ class RunDir:
     def last_words(self, rank: int) -> Path:
         """A fatal limit's verdict, by the guard."""
         return self.root / f"last-words.{rank}.json"
+
+    def all_last_words(self) -> list[Path]:
+        """Return those that are there, of all ranks."""
+        return [path for path in self.root.glob("last-words.*.json") if path.suffixes[-2][1:].isdigit()]
 
     def healed(self, rank: int) -> Path:
         """What the guard put right without ending the process, one line each; append-only."""

@@ -7,13 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.warm import TAG, Starter, WarmProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 FAULTS = ROOT / "tests" / "faults"
@@ -32,7 +36,7 @@ _OURS = ("FLUXGUARD_RUN", "FLUXGUARD_ATTEMPT", "FLUXGUARD_LIMITS", "RANK", "LOCA
 class Spawned:
     """A program started for a test, with all it starts."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | WarmProcess
     started: float
     log: Path
     known: dict[int, psutil.Process] = field(default_factory=dict)
@@ -76,6 +80,7 @@ class Spawned:
             if time.monotonic() > deadline:
                 pytest.fail(f"still alive after {within:g} s:\n{self.output}")
             time.sleep(POLL)
+        assert self.process.returncode is not None
         return self.process.returncode
 
     def living(self) -> list[int]:
@@ -100,6 +105,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
 
 
+def _imports_torch(program: str | os.PathLike[str]) -> bool:
+    path = Path(program)
+    return path.parent == FAULTS and "\nimport torch\n" in path.read_text()
+
+
 def _lives(process: psutil.Process) -> bool:
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
@@ -108,11 +118,33 @@ def _lives(process: psutil.Process) -> bool:
 
 
 Spawn = Callable[..., Spawned]
+Warm = Callable[[], Starter]
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """Give the one process that has imported torch, started when it is first asked for."""
+    lock = threading.Lock()
+    started: list[Starter] = []
+
+    def get() -> Starter:
+        with lock:
+            if not started:
+                started.append(Starter())
+        return started[0]
+
+    yield get
+    for starter in started:
+        starter.close()
 
 
 @pytest.fixture
-def spawn(tmp_path: Path) -> Iterator[Spawn]:
-    """Start python programs, each in its own session; whatever is left of them at the end of the test is killed."""
+def spawn(tmp_path: Path, warm: Warm) -> Iterator[Spawn]:
+    """Start python programs, each in its own session; whatever is left of them at the end of the test is killed.
+
+    A fault program that imports torch, or one for which `torch` is said, finds it imported where processes can be
+    forked: that saves most of its time.
+    """
     all_spawned: list[Spawned] = []
 
     def start(
@@ -120,10 +152,18 @@ def spawn(tmp_path: Path) -> Iterator[Spawn]:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         python: Sequence[str] = (sys.executable,),
+        torch: bool | None = None,
     ) -> Spawned:
         clean = {name: value for name, value in os.environ.items() if name not in _OURS}
         clean |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **(env or {})}
         log = tmp_path / f"spawned.{len(all_spawned)}.log"
+        process: subprocess.Popen[str] | WarmProcess
+        if sys.platform.startswith("linux") and (_imports_torch(command[0]) if torch is None else torch):
+            log.touch()
+            arguments = [str(part) for part in command]
+            process = warm().start(arguments, {TAG: uuid.uuid4().hex, **clean}, cwd or tmp_path, log)
+            all_spawned.append(Spawned(process, time.monotonic(), log))
+            return all_spawned[-1]
         with log.open("w") as file:
             process = subprocess.Popen(
                 [*python, *map(str, command)],

@@ -122,6 +122,7 @@ def test_bad_input_is_one_line_and_exit_code_2(command: Command, text: str, part
         (["supervise", "train.sh", "more"], ["more"]),
         (["status", "nowhere"], ["nowhere"]),
         (["stop", "nowhere"], ["nowhere"]),
+        (["limits", "nowhere"], ["nowhere", "holds no run"]),
         (["demo", "--fault", "flood"], ["flood", "kill, swap, worker"]),
     ],
 )
@@ -135,6 +136,27 @@ def test_a_wrong_limit_is_named(command: Command) -> None:
     (command.folder / "my.toml").write_text("[wait]\nblock_swap = 0\n")
     words = command.training()
     assert_one_line(command.run(*words[:1], "--limits", "my.toml", *words[1:]), "my.toml", "wait.block_swap")
+
+
+def test_the_limits_of_a_run_say_why(command: Command) -> None:
+    """What the file names, what an option says, what was learned, and the rest; for people and for scripts."""
+    (command.folder / "my.toml").write_text("[wait]\nbatch = 70\n")
+    words = command.training("--max_train_steps", "4")
+    assert command.run(*words[:1], "--limits", "my.toml", "--max-restarts", "2", *words[1:])[0] in (0, 1)
+    learned = {"version": 1, "waits": {"block_swap": 7.2, "batch": 20.0, "read": 1e300}}
+    (command.out / ".fluxguard" / "learned.json").write_text(json.dumps(learned))
+    code, out, _ = command.run("limits", str(command.out), "--json")
+    said = json.loads(out)
+    assert code == 0
+    assert said["wait.batch"] == {"value": 70.0, "unit": "s", "why": "your limits file", "longest_s": None}
+    assert said["wait.block_swap"]["why"] == "learned: 10 x 7.2 s, the longest completed block swap"
+    assert said["wait.block_swap"]["value"] == 72.0
+    assert said["wait.read"]["why"] == "default"
+    assert said["max_restarts"] == {"value": 2, "unit": None, "why": "--max-restarts", "longest_s": None}
+    code, out, _ = command.run("limits", str(command.out))
+    assert code == 0
+    assert "learned: 10 x 7.2 s" in out
+    assert len(out.splitlines()) >= len(said)
 
 
 def test_a_run_ends_verified_and_is_then_left_alone(command: Command) -> None:

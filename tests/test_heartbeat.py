@@ -11,6 +11,8 @@ import pytest
 
 from fluxguard.heartbeat import SIZE, Heart, read, unpack
 
+LONGEST = ("longest_swap", "longest_batch", "longest_first_batch", "longest_read", "longest_barrier")
+
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     """A reader sees every field that the writer set."""
@@ -35,18 +37,36 @@ def test_counts_of_troubles_are_read(tmp_path: Path) -> None:
     assert (seen.retries, seen.ooms, seen.unstepped, seen.unsampled, seen.done) == (1, 2, 3, 4, 24_000_000_000)
 
 
-def test_a_record_of_an_older_guard_is_read(tmp_path: Path) -> None:
+def test_the_longest_waits_are_read(tmp_path: Path) -> None:
+    """None before the first; each is a field of its own."""
+    heart = Heart(tmp_path / "beat.0")
+    before = read(tmp_path / "beat.0")
+    assert before is not None
+    assert [getattr(before, name) for name in LONGEST] == [0.0] * 5
+    for seconds, name in enumerate(LONGEST, 1):
+        setattr(heart, name, float(seconds))
+        assert getattr(heart, name) == seconds
+    heart.beat()
+    seen = read(tmp_path / "beat.0")
+    assert seen is not None
+    assert [getattr(seen, name) for name in LONGEST] == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("version", "layout", "more"),
+    [(1, "<4sHHI16sdQIIIId16sdII32sdd", ()), (2, "<4sHHI16sdQIIIId16sdQQ32sddIIII", (6, 7, 8, 9))],
+)
+def test_a_record_of_an_older_guard_is_read(tmp_path: Path, version: int, layout: str, more: tuple[int, ...]) -> None:
     """A run keeps its hardened copy when its supervisor becomes newer."""
-    body = struct.pack(
-        "<4sHHI16sdQIIIId16sdII32sdd",
-        *(b"FGHB", 1, 3, 77, bytes(16), 5.0, 9, 12, 40, 2, 5, 8.0, b"sampling", 7.0, 1, 4, b"", math.inf, 0.25),
-    )
+    known = (b"FGHB", version, 3, 77, bytes(16), 5.0, 9, 12, 40, 2, 5, 8.0, b"sampling", 7.0, 1, 4, b"", math.inf, 0.25)
+    body = struct.pack(layout, *known, *more)
     path = tmp_path / "beat.0"
     path.write_bytes(body + struct.pack("<I", zlib.crc32(body)))
     seen = read(path)
     assert seen is not None
     assert (seen.pid, seen.step, seen.phase, seen.done, seen.of, seen.loss) == (77, 12, "sampling", 1, 4, 0.25)
-    assert (seen.retries, seen.unsampled) == (0, 0)
+    assert (seen.retries, seen.ooms, seen.unstepped, seen.unsampled) == (more or (0, 0, 0, 0))
+    assert [getattr(seen, name) for name in LONGEST] == [0.0] * 5
 
 
 def test_a_record_survives_its_writer(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from fluxguard import limits
 from fluxguard.errors import RanksMissing
 from fluxguard.guard import deadlines, peers, pulse
 from fluxguard.guard.ending import Verdict, end_process
-from fluxguard.guard.watcher import LATE, Wait, watcher
+from fluxguard.guard.watcher import Wait, awake, lost, watcher
 from fluxguard.limits import WaitLimits
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,8 +76,8 @@ class _Collective:
         self._others = [rank for rank in range(group.world) if rank != group.rank]
         self._wait: Wait | None = None
         if limit is not None and pulse.begun():
+            self._signs = _signs(group, limit, awake())
             now = time.monotonic()
-            self._signs = _signs(group, limit, now)
             self._wait = Wait(what, limit, now, self._due, True)
             self._look = Wait(what, limit / _LOOKS, now, self._looks, False)
 
@@ -91,7 +92,7 @@ class _Collective:
             watcher().close(self._look)
 
     def _left(self) -> float:
-        now = time.monotonic()
+        now = awake()
         return max([self._signs.left(rank, now) for rank in self._others])
 
     def _looks(self, wait: Wait) -> float:
@@ -99,10 +100,10 @@ class _Collective:
         return wait.limit
 
     def _due(self, wait: Wait) -> float:
-        now = time.monotonic()
         if (left := self._left()) > 0:
             return min(left, wait.limit)
-        end_process(Verdict(what=self._what, cause=_WHAT, limit=wait.limit, waited=now - wait.since))
+        waited = time.monotonic() - wait.since
+        end_process(Verdict(what=self._what, cause=_WHAT, limit=wait.limit, waited=waited))
 
 
 def _own(accelerator: _Waiter | None) -> None:
@@ -115,13 +116,14 @@ def _own(accelerator: _Waiter | None) -> None:
 
 
 def _limit(group: peers.Ranks) -> float | None:
-    seconds = peers.patience(deadlines.limits().barrier, group.longer_timeout())
+    seconds = peers.patience(limits.current().wait.barrier, group.longer_timeout())
     return None if seconds == math.inf else seconds
 
 
 def _signs(group: peers.Ranks, limit: float, since: float) -> peers.Signs:
-    asked = deadlines.limits().barrier != WaitLimits().barrier  # who chose a limit gets it everywhere
-    unseen = limit if asked else peers.unseen_patience(limit, group.timeout())
+    # Only a person chooses less than the default, and gets it everywhere; more may have been learned.
+    chosen, default = limits.current().wait.barrier or math.inf, WaitLimits().barrier or math.inf
+    unseen = limit if chosen < default else peers.unseen_patience(limit, group.timeout())
     return peers.Signs(peers.sign_of, peers.allowing(limit, unseen), since)
 
 
@@ -137,6 +139,7 @@ def _bounded(what: str, limit: float | None) -> Iterator[None]:
 def _meet(group: peers.Ranks, limit: float) -> None:
     meeting = peers.Meeting(group.store(), next(_numbers), group.rank, group.world)
     began = time.monotonic()
+    awake_at, slept = awake(), lost()
 
     def no_answer(wait: Wait) -> None:
         _give_up((), f"{_WHAT} (the store of the ranks, on rank 0's machine, does not answer)", limit, began)
@@ -154,6 +157,9 @@ def _meet(group: peers.Ranks, limit: float) -> None:
             watcher().close(behind)
     if missing:
         _give_up(missing, f"{_WHAT} ({_named(missing)})", limit, began)
+    waited = awake() - awake_at
+    if waited <= limit and lost() == slept:  # a longer one was allowed by what was seen of the others, not by its limit
+        pulse.completed("barrier", waited)
 
 
 class _Waiting:
@@ -163,8 +169,7 @@ class _Waiting:
         self._meeting = meeting
         self._limit = limit
         self._behind = behind
-        self._slept = 0.0
-        now = time.monotonic()
+        now = awake()
         self._look_at = now + limit / _LOOKS
         self._signs = _signs(group, limit, now)
 
@@ -175,22 +180,15 @@ class _Waiting:
         while not meeting.complete(here := meeting.here()):
             if here < 0:  # another rank has waited longer, and says that it was too long
                 return meeting.missing() or ALL_CAME_LATE
-            now = time.monotonic() - self._slept
+            now = awake()
             if now >= self._look_at and (missing := self._given_up(now)):
                 meeting.give_up()
                 time.sleep(_TELLING)
                 return missing
             deadlines.check()
-            self._pause(poll)
+            time.sleep(poll)
             poll = min(2 * poll, _LONGEST_POLL)
         return ()
-
-    def _pause(self, seconds: float) -> None:
-        began = time.monotonic()
-        time.sleep(seconds)
-        took = time.monotonic() - began
-        if took > LATE:  # the machine slept: nobody waited in that time
-            self._slept += took
 
     def _given_up(self, now: float) -> tuple[int, ...]:
         missing = self._meeting.missing()
@@ -198,7 +196,7 @@ class _Waiting:
         if left <= 0:
             return missing
         self._look_at = now + min(left, self._limit / _LOOKS)
-        self._behind.at = now + self._slept + min(left, self._limit) + _STORE
+        self._behind.at = time.monotonic() + min(left, self._limit) + _STORE
         return ()
 
 

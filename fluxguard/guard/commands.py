@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import Any
 
-from fluxguard.guard.deadlines import limits
+from fluxguard import limits
 
 
 def check_output(*args: Any, **kwargs: Any) -> Any:
@@ -14,5 +14,5 @@ def check_output(*args: Any, **kwargs: Any) -> Any:
     Raises subprocess.TimeoutExpired when it does not end in time, after killing it, and CalledProcessError and OSError
     as ever. A `timeout` of the caller's own is kept.
     """
-    kwargs.setdefault("timeout", limits().command)
+    kwargs.setdefault("timeout", limits.current().wait.command)
     return subprocess.check_output(*args, **kwargs)

@@ -1,218 +1,187 @@
-"""The workers of one DataLoader iterator: what each was given, how long the trainer has waited, and their end."""
+"""The workers of one DataLoader iterator: what each was given and has delivered, which are stuck, and their end."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
+import stat
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from fluxguard.errors import WorkerStuck
-from fluxguard.guard import pulse
-from fluxguard.guard.deadlines import limits
-from fluxguard.guard.ending import Verdict, end_process
-from fluxguard.guard.progress import ProcessMoved
-from fluxguard.guard.watcher import Wait, watcher
+from fluxguard.guard import kin, pulse
+from fluxguard.guard.rehearsal import CHECK, WARM_UP, Message, Past
 
-_WHAT = "a batch from the loader"
-_PINS = "the thread that pins batches in memory"
-_ASKS = 5.0  # torch's main thread asks after its workers every 5 s while it waits for the pinning thread
-_ASKED = 7.0  # later than that after it asked, it waits no more
 _HELD = 0.5  # the longest that the interpreter is held for killed workers to be gone
+_SHOWING = 0.1  # for a worker to write its stacks
 _REAP_POLL = 1000  # microseconds
 _DATA = frozenset((".npz", ".npy", ".png", ".jpg", ".jpeg", ".webp", ".bmp", ".jxl", ".avif", ".txt", ".caption"))
-_LOOK, _LOOKS = 1.0, 10  # seconds between two looks at what the workers read; so many within a limit, at least
-_LINGER = 1.0  # between two polls torch comes back at once; later than that nobody waits any more
 
 
-class _Pipe(Protocol):
-    def close(self) -> None: ...
+@dataclass(frozen=True)
+class Delivery:
+    """What a worker sends: torch's pair, who sends it, and its random states afterwards."""
+
+    number: int
+    pair: tuple[Any, Any]
+    states: Any
+
+
+@dataclass
+class Member:
+    """One worker, and what is known of it."""
+
+    process: BaseProcess
+    recipe: tuple[Any, tuple[Any, ...]]
+    """What it runs, and with what arguments: enough to start another in its place."""
+    given: dict[Any, Any] = field(default_factory=dict)
+    """Samples by the number of their batch, in order: what it was given and has not delivered."""
+    resume: Any = None
+    """torch's message that an epoch begins, until it is answered."""
+    past: Past = field(default_factory=Past)
+    started: bool = False
+    """Whether it has sent anything: until then it may still import what it needs."""
+    rehearses: set[str] = field(default_factory=set)
+    """What it has still to do again before it goes on."""
+
+    @property
+    def owes(self) -> bool:
+        """Whether somebody may wait for it."""
+        return bool(self.given or self.resume is not None or self.rehearses)
+
+    def work(self) -> list[Message]:
+        """Return what a fresh worker in its place must be given: what brings it along, and what this one owes."""
+        return [
+            *self.past.messages(),
+            *([] if self.resume is None else [self.resume]),
+            *self.given.items(),
+        ]
 
 
 class Crew:
     """One iterator's workers, as the trainer's process sees them."""
 
-    def __init__(self, writer: _Pipe) -> None:
-        self.workers: list[BaseProcess] = []
-        self.lost: WorkerStuck | None = None
-        """Set once, when the workers were killed because one was stuck."""
-        self._told = False
-        self._writer = writer
-        self._owner = self._reader = threading.get_ident()
-        self._given: list[dict[object, object]] = []
-        self._wait: Wait | None = None
-        self._look: Wait | None = None
-        self._reads: dict[int, ProcessMoved] = {}
-        self._inside = False
-        self._left = -math.inf
-        self._asked = -math.inf
-        self._delivered = False
-        self._ending = False
+    def __init__(self) -> None:
+        self.members: list[Member] = []
+        self.generation = 0
+        """How often all of them were replaced."""
+        self.doubts: list[str] = []
+        """Why the workers that took over may not go on as those before them would have."""
+        self._lock = threading.Lock()
 
-    def join(self, worker: BaseProcess) -> int:
+    def join(self, process: BaseProcess, recipe: tuple[Any, tuple[Any, ...]]) -> int:
         """Take a worker into the crew and return its number."""
-        self.workers.append(worker)
-        self._given.append({})
-        return len(self.workers) - 1
+        self.members.append(Member(process, recipe))
+        return len(self.members) - 1
 
-    def given(self, number: int, task: object) -> None:
-        """Note that a worker was given a task: torch's (index, samples), anything else is its own business."""
+    def given(self, number: int, task: Any) -> None:
+        """Note that a worker was given a task: torch's (number of the batch, samples), or that an epoch begins."""
+        member = self.members[number]
         if isinstance(task, tuple) and len(task) == 2:
-            self._given[number][task[0]] = task[1]
+            member.given[task[0]] = task[1]
+        elif type(task).__name__ == "_ResumeIteration":
+            member.resume = task
+            member.past.begins_epoch()
 
-    def opens(self) -> None:
-        """Note that somebody waits for a batch; the limit counts from the first wait after the last batch.
+    def delivered(self, delivery: Any, generation: int) -> tuple[Any, Any] | None:
+        """Take note of what came from a worker and return torch's pair; None when it is not for torch."""
+        if not isinstance(delivery, Delivery):
+            return delivery  # type: ignore[no-any-return]
+        key, batch = delivery.pair
+        with self._lock:
+            if generation != self.generation:
+                return None  # from a worker whose work others do again
+            member = self.members[delivery.number]
+            member.started = True
+            if isinstance(key, str) and key in member.rehearses:
+                member.rehearses.discard(key)
+                if key == CHECK and (why := member.past.differs(batch)):
+                    self.doubts.append(why)
+                return None
+            if type(key).__name__ == "_ResumeIteration":
+                member.resume = None
+            elif type(batch).__name__ == "_IterableDatasetStopIteration":
+                member.given.clear()  # torch drops what this worker was given beyond its end
+            elif key in member.given:
+                member.past.delivers(member.given.pop(key), batch, delivery.states)
+        return delivery.pair
 
-        A pinning thread waits whether or not the trainer needs a batch: there `asked` opens the wait.
-        """
-        now = time.monotonic()
-        self._inside = True
-        self._reader = threading.get_ident()
-        if self._reader != self._owner:
-            return
-        if self._wait is not None and now - self._left > _LINGER:
-            self.closes()
-            self._inside = True
-        if self._wait is None:
-            self._open(now)
+    def replaced(self) -> None:
+        """Note that all work is given to fresh workers: what still comes from the old ones is nobody's."""
+        with self._lock:
+            self.generation += 1
+            self.doubts = [doubt for member in self.members if (doubt := member.past.doubt())]
+            for member in self.members:
+                member.started = False
+                member.rehearses = {
+                    message[0]
+                    for message in member.past.messages()
+                    if isinstance(message, tuple) and message[0] in (WARM_UP, CHECK)
+                }
 
-    def _open(self, since: float) -> None:
-        limit = limits().batch if self._delivered else limits().first_batch
-        if limit is not None:
-            self._wait = Wait(_WHAT, limit, since, self._due, pulse.begun())
-            self._look = Wait(_WHAT, min(_LOOK, limit / _LOOKS), since, self._looks, False)
-            self._reads = {}
-            watcher().open(self._look)
-            watcher().open(self._wait)
+    def rehearsing(self) -> bool:
+        """Return whether fresh workers have not yet done again what brings them along."""
+        return any(member.rehearses for member in self.members)
 
-    def ends(self) -> None:
-        """Note that torch ends the iterator: it waits for the pinning thread, without any limit of its own."""
-        self._ending = True
-        self.closes()
-        limit = limits().batch
-        if limit is not None and pulse.begun() and self._reader != self._owner:
-            self._wait = Wait(_PINS, limit, time.monotonic(), self._end, True)
-            watcher().open(self._wait)
-
-    def pauses(self) -> None:
-        """Note that a poll ended without a batch."""
-        self._inside = False
-        self._left = time.monotonic()
-
-    def closes(self) -> None:
-        """Note that nobody waits any more."""
-        self._inside = False
-        if self._wait is not None:
-            watcher().close(self._wait)
-            self._wait = None
-        if self._look is not None:
-            watcher().close(self._look)
-            self._look = None
-
-    def arrived(self, result: object) -> None:
-        """Note that a batch (or another answer of a worker) arrived."""
-        self.closes()
-        self._delivered = True
-        if not (isinstance(result, tuple) and len(result) == 2):
-            return
-        key, data = result
-        for tasks in self._given:
-            if _forgets(tasks, key):
-                break
-        ended = getattr(data, "worker_id", None)
-        if isinstance(ended, int) and type(data).__name__ == "_IterableDatasetStopIteration":
-            self._given[ended].clear()  # torch drops what this worker was given beyond its end
-
-    def asked(self) -> None:
-        """Note that the trainer asks whether its workers live. Raises WorkerStuck, once, when they were killed.
-
-        torch asks in every error and at every empty poll: the one place that sees them all.
-        """
-        now = time.monotonic()
-        pinned = self._reader != self._owner and threading.get_ident() == self._owner
-        if pinned and self._wait is None and self.lost is None and not self._ending:
-            self._open(now - _ASKS)
-        self._asked = now
-        if self.lost is not None and not self._told:
-            self._told = True
-            raise self.lost
-
-    def forgive(self) -> None:
-        """Raise WorkerStuck when the workers were killed; the pinning thread meets an empty poll instead."""
-        if self.lost is not None and threading.get_ident() == self._owner:
-            raise self.lost
+    def starting(self) -> bool:
+        """Return whether a worker that owes something has never sent anything."""
+        return any(member.owes and not member.started for member in self.members)
 
     def stuck(self) -> list[int]:
-        """Return the numbers of the workers that hold work: the stopped ones among them, if any, else all."""
-        holding = self._holding()
-        return [number for number in holding if stopped(self.workers[number].pid)] or holding
+        """Return the numbers of the workers that owe work: the stopped ones among them, if any, else all."""
+        holding = self.holding()
+        return [number for number in holding if stopped(self.members[number].process.pid)] or holding
 
-    def _holding(self) -> list[int]:
-        return [number for number, tasks in enumerate(self._given) if tasks] or list(range(len(self.workers)))
+    def holding(self) -> list[int]:
+        """Return the numbers of the workers that owe work; all, when nobody can tell."""
+        return [number for number, member in enumerate(self.members) if member.owes] or list(range(len(self.members)))
 
-    def _looks(self, look: Wait) -> float | None:
-        """Let the limit begin anew when a worker that holds work has read something: a slow disk is not a stuck one."""
-        wait = self._wait
-        if look is not self._look or wait is None:
-            return None
-        pids = [pid for number in self._holding() if (pid := self.workers[number].pid)]
-        known = self._reads
-        self._reads = {pid: known.get(pid) or ProcessMoved(pid) for pid in pids}
-        if True in [self._reads[pid].moved() for pid in pids if pid in known]:
-            wait.at = time.monotonic() + wait.limit
-        return look.limit
+    def dead(self) -> list[int]:
+        """Return the numbers of the workers that ended although they owe work."""
+        return [n for n, member in enumerate(self.members) if member.owes and member.process.exitcode is not None]
 
-    def _due(self, wait: Wait) -> float | None:
-        if wait is not self._wait or not self._awaited(time.monotonic()):
-            self._wait = None
-            return None
-        if self._reader != self._owner and not self._inside:
-            return self._end(wait, _PINS)
-        stuck = self.stuck()
-        pids = tuple(pid for number in stuck if (pid := self.workers[number].pid))
-        samples = tuple(held for number in stuck for held in self._given[number].values())
-        return self._end(wait, _WHAT, pids, samples)
+    def pids(self, numbers: list[int]) -> tuple[int, ...]:
+        """Return their process ids."""
+        return tuple(pid for number in numbers if (pid := self.members[number].process.pid))
 
-    def _awaited(self, now: float) -> bool:
-        if self._reader != self._owner:
-            return now - self._asked < _ASKED
-        return self._inside or now - self._left < _LINGER
+    def samples(self, numbers: list[int]) -> tuple[object, ...]:
+        """Return what they were loading."""
+        return tuple(samples for number in numbers for samples in self.members[number].given.values())
 
-    def _end(
-        self, wait: Wait, what: str = _PINS, pids: tuple[int, ...] = (), samples: tuple[object, ...] = ()
-    ) -> float | None:
-        if wait.fatal:
-            waited = time.monotonic() - wait.since
-            end_process(
-                Verdict(
-                    what=what,
-                    cause="loader worker",
-                    limit=wait.limit,
-                    waited=waited,
-                    file=_file_of(pids),
-                    workers=pids,
-                    samples=samples,
-                )
-            )
-        self._give_up(WorkerStuck(wait.limit, pids, samples))
-        self._wait = None
-        return None
+    def reap(self) -> None:
+        """Take note of workers that have ended; torch's handler of SIGCHLD raises for one that nobody has reaped."""
+        for member in self.members:
+            popen = getattr(member.process, "_popen", None)
+            if popen is not None:
+                popen.poll()
 
-    def _give_up(self, error: WorkerStuck) -> None:
-        """Kill every worker: that frees whoever reads from one, and leaves nothing that an exit would wait for."""
-        with _held():  # the main thread, too, kills a stopped worker as soon as it sees that the crew is lost
-            self.lost = error
-            _kill(self.workers)
-        # A worker killed in the middle of a message leaves a reader that waits for its rest while anyone could write.
-        with contextlib.suppress(OSError):
-            self._writer.close()
+    def show_stacks(self, numbers: list[int]) -> None:
+        """Let workers write their stacks where those of the trainer go, before they are killed.
+
+        Forked ones can, by the signal that their parent registered; to the others it is a first kill. A stopped one
+        would only show its stacks when it goes on, and where it is stuck is no question.
+        """
+        number = getattr(signal, "SIGUSR1", None)
+        pids = [pid for pid in self.pids(numbers) if not stopped(pid)]
+        if number is None or pulse.heart() is None or not pids:
+            return
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+        time.sleep(_SHOWING)
+
+    def kill(self) -> None:
+        """Kill every worker and all below it: that frees whoever reads from one, and leaves nothing behind."""
+        kill_descendants = kin.kill_below(self.pids(list(range(len(self.members)))))
+        with _held():
+            _kill([member.process for member in self.members])
+        kill_descendants()
 
 
 @contextlib.contextmanager
@@ -245,6 +214,8 @@ def _reap(workers: list[BaseProcess], deadline: float) -> None:
     libc = ctypes.PyDLL(None)  # unlike os.waitpid and ctypes.CDLL it does not let other threads run
     status = ctypes.c_int()
     for worker in workers:
+        if worker._popen.returncode is not None:  # type: ignore[attr-defined]
+            continue
         while not (reaped := libc.waitpid(worker.pid, ctypes.byref(status), os.WNOHANG)):
             if time.monotonic() > deadline:
                 return
@@ -261,8 +232,8 @@ def stopped(pid: int | None) -> bool:
         return False
 
 
-def _file_of(workers: tuple[int, ...]) -> str | None:
-    """Return the file that stuck workers read, when they have exactly one open that is no code of the trainer.
+def file_of(workers: tuple[int, ...]) -> str | None:
+    """Return the file that stuck workers read, when they have exactly one open for reading that is no code.
 
     It is what the kernel says; which images a sample number stands for is shuffled anew in each worker.
     """
@@ -272,13 +243,7 @@ def _file_of(workers: tuple[int, ...]) -> str | None:
 
 def _open_files(worker: int) -> list[Path]:
     try:
-        return [Path(os.readlink(link)) for link in Path(f"/proc/{worker}/fd").iterdir()]
+        links = list(Path(f"/proc/{worker}/fd").iterdir())
+        return [Path(os.readlink(link)) for link in links if not link.lstat().st_mode & stat.S_IWUSR]
     except OSError:
         return []
-
-
-def _forgets(tasks: dict[object, Any], key: object) -> bool:
-    try:
-        return tasks.pop(key, tasks) is not tasks
-    except TypeError:  # not a key at all: an answer that belongs to no task
-        return False

@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import inspect
 import math
 import os
 import threading
 import time
-from types import TracebackType
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from fluxguard import limits as _limits
-from fluxguard.clock import Clock, SystemClock
-from fluxguard.errors import DeadlineExceeded, LimitsError
+from fluxguard.errors import DeadlineExceeded
 from fluxguard.guard import pulse
 from fluxguard.guard.ending import Verdict, end_process
-from fluxguard.guard.watcher import Wait, watcher
-from fluxguard.limits import Limits, WaitLimits
-from fluxguard.rundir import LIMITS_VARIABLE
+from fluxguard.guard.watcher import Wait, awake, watcher
 
-__all__ = ["Scopes", "Verdict", "all_limits", "check", "end_process", "exit_after", "fail_after", "limits", "remaining"]
+__all__ = ["Scopes", "Verdict", "check", "end_process", "exit_after", "fail_after", "remaining"]
 
-
-@functools.lru_cache(maxsize=1)
-def all_limits() -> Limits:
-    """Return the limits of this run: from the file in FLUXGUARD_LIMITS, else (or if it is broken) the defaults."""
-    path = os.environ.get(LIMITS_VARIABLE)
-    if path:
-        # A limits file that cannot be read must not keep a training from starting.
-        with contextlib.suppress(OSError, LimitsError):
-            return _limits.read(path)
-    return Limits()
-
-
-def limits() -> WaitLimits:
-    """Return how long each wait may last."""
-    return all_limits().wait
+F = TypeVar("F", bound=Callable[..., Any])
+_Scope = tuple[float, str, float]
 
 
 def positive(seconds: float | None) -> float:
@@ -48,61 +32,107 @@ def positive(seconds: float | None) -> float:
 
 
 class Scopes(threading.local):
-    """The cooperative deadlines of one thread, outermost first."""
+    """The cooperative deadlines of one thread, in awake seconds, outermost first."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._open: list[tuple[float, str, float]] = []
-
-    def push(self, seconds: float, what: str) -> None:
-        """Open a scope."""
-        self._open.append((self._clock.monotonic() + seconds, what, seconds))
-
-    def pop(self) -> None:
-        """Close the innermost scope."""
-        self._open.pop()
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self.open: list[_Scope] = []
 
     def remaining(self) -> float:
         """Return seconds to the earliest deadline; infinite without one, negative when it has passed."""
-        if not self._open:
+        if not self.open:
             return math.inf
-        return min(self._open)[0] - self._clock.monotonic()
+        earliest = min(self.open)[0]
+        return earliest if earliest == math.inf else earliest - self.now()
 
     def check(self) -> None:
         """Raise DeadlineExceeded, naming the earliest scope, when its deadline has passed."""
-        if self._open and self.remaining() <= 0:
-            _, what, seconds = min(self._open)
-            raise DeadlineExceeded(what, seconds)
+        if self.open and self.remaining() <= 0:
+            _, what, seconds = min(self.open)
+            raise DeadlineExceeded(what, seconds, "if it is only slow, give its fail_after more seconds")
 
 
-_scopes = Scopes(SystemClock())
+_scopes = Scopes(awake)
+_hooked: list[bool] = []
 
 
-class fail_after(contextlib.ContextDecorator):
-    """A block in which our own waits give up, with DeadlineExceeded, `seconds` after it was entered.
+def _hook() -> None:
+    """Let a forked child begin without scopes: a worker may live long after the block in which it was made."""
+    _hooked.append(True)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: _scopes.open.clear())
 
-    Cooperative and of this thread only: foreign code inside is not interrupted. `None` means no limit. Raises
-    ValueError for 0 or less.
+
+class Block(contextlib.ContextDecorator):
+    """A block that may be used again, inside itself, and on several threads at once; also as a decorator.
+
+    Decorating a generator or a coroutine function raises TypeError: the block would end before its body begins.
     """
 
-    def __init__(self, seconds: float | None, what: str, scopes: Scopes = _scopes) -> None:
+    def __init__(self) -> None:
+        self._entered: dict[int, list[Any]] = {}
+
+    def __call__(self, function: F) -> F:
+        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+            raise TypeError(f"{type(self).__name__} cannot decorate {function.__qualname__}; use it as a block inside")
+        return super().__call__(function)
+
+    def _enter(self, opened: Any) -> None:
+        self._entered.setdefault(threading.get_ident(), []).append(opened)
+
+    def _leave(self) -> Any:
+        """Return what this thread entered last; a generator that another thread ends has entered on its own."""
+        thread = threading.get_ident()
+        if thread not in self._entered:
+            thread = next(reversed(self._entered))
+        mine = self._entered[thread]
+        opened = mine.pop()
+        if not mine:
+            del self._entered[thread]
+        return opened
+
+
+class fail_after(Block):
+    """A block in which our own waits give up, with DeadlineExceeded, `seconds` after it was entered.
+
+    Cooperative and of this thread only: foreign code inside is not interrupted, and a forked child has no limit. Time
+    in which the machine slept, or this process was stopped, does not count. `None` means no limit. Raises ValueError
+    for 0 or less.
+    """
+
+    def __init__(self, seconds: float | None, what: str, scopes: Scopes | None = None) -> None:
+        super().__init__()
         self._seconds = positive(seconds)
         self._what = what
-        self._scopes = scopes
+        self._scopes = scopes or _scopes
+        if not _hooked:
+            _hook()
 
     def __enter__(self) -> fail_after:
-        self._scopes.push(self._seconds, self._what)
+        scopes = self._scopes
+        seconds = self._seconds
+        scope = (seconds if seconds == math.inf else scopes.now() + seconds, self._what, seconds)
+        scopes.open.append(scope)
+        self._enter((scopes.open, scope))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._scopes.pop()
+        opened, scope = self._leave()
+        if scope in opened:  # not in a forked child, which has none
+            opened.remove(scope)
 
 
-class exit_after(contextlib.ContextDecorator):
+class exit_after(Block):
     """A block that ends the process, stacks first, when it lasts longer than `seconds`.
 
-    For waits that cannot give up by themselves. Inert until the trainer has called `train_begins`. `None` means no
-    limit. Raises ValueError for 0 or less.
+    For waits that cannot give up by themselves. Inert until the trainer has called `train_begins`, and in its forked
+    children. Time in which the machine slept, or this process was stopped, does not count. `None` means no limit.
+
+    `cause` is one of those of a verdict, `again` whether another attempt may pass, `file` what the wait is about: the
+    supervisor is told. With `backed` the limit holds even if C code keeps the interpreter from the first moment on,
+    which costs about 0.1 ms; without it, from the watcher's next tick on, at most a second later.
+
+    Raises ValueError for 0 or less.
     """
 
     def __init__(
@@ -115,27 +145,29 @@ class exit_after(contextlib.ContextDecorator):
         file: str | None = None,
         backed: bool = True,
     ) -> None:
+        super().__init__()
         self._seconds = positive(seconds)
         self._what = what
         self._cause = cause
         self._again = again
         self._file = file
         self._backed = backed
-        self._waits: list[Wait | None] = []
 
     def __enter__(self) -> exit_after:
         if self._seconds == math.inf or not pulse.begun():
-            self._waits.append(None)
-        else:
-            wait = Wait(self._what, self._seconds, time.monotonic(), self._end, True)
-            self._waits.append(wait)
+            self._enter(None)
+            return self
+        wait = Wait(self._what, self._seconds, time.monotonic(), self._end, True)
+        self._enter(wait)
+        try:
             watcher().open(wait, backed=self._backed)
+        except BaseException:  # of a signal's handler: then the block is never entered, and nothing would close it
+            watcher().close(self._leave())
+            raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        wait = self._waits.pop()
+    def __exit__(self, *_: object) -> None:
+        wait = self._leave()
         if wait is not None:
             watcher().close(wait)
 
@@ -155,6 +187,11 @@ class exit_after(contextlib.ContextDecorator):
 def remaining() -> float:
     """Return seconds to the earliest cooperative deadline of this thread; infinite without one."""
     return _scopes.remaining()
+
+
+def open_scopes() -> list[_Scope]:
+    """Return the open scopes of this thread, each beginning with its deadline in awake seconds; changes as they do."""
+    return _scopes.open
 
 
 def check() -> None:

@@ -1,4 +1,4 @@
-"""The end of a process: last words, stacks, children killed, gone; and the one faulthandler timer behind it.
+"""The end of a process: last words, stacks, workers killed, gone; and the one faulthandler timer behind it.
 
 Ending means ending. A thread stuck in C, an executor that would be joined at exit and a stopped worker all survive
 `sys.exit`; none survives this. Nothing before the exit may block it: whatever writes does so on a thread that is
@@ -7,25 +7,22 @@ given little time, and the faulthandler timer, which needs no interpreter, stand
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import os
-import signal
 import sys
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
-from fluxguard.guard import pulse
+from fluxguard.guard import kin, pulse
 from fluxguard.rundir import AGAIN, NEVER, write_json
 
 _FAREWELL = 0.5  # what is said must not delay the end: a disk that needs longer is part of the fault
 _LAST_RESORT = 1.2  # together with the tick that found the limit passed, gone within 2 s of it
 _REARM = 0.1  # a timer that is off by less is left as it is
-
-_COMMAND = "cmdline"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,29 +89,32 @@ def end_process(verdict: Verdict) -> NoReturn:
     try:
         if _one_end.acquire(blocking=False):
             arm(time.monotonic() + _LAST_RESORT)
-            farewell = threading.Thread(target=_farewell, args=(verdict, code), daemon=True)
-            farewell.start()
-            farewell.join(_FAREWELL)
+            # A main thread that waited for one of those killed below wakes up, and may be at its own end before us.
+            atexit.register(os._exit, code)
+            _say(verdict, code)
         else:
             time.sleep(_LAST_RESORT)
         # Last, because a worker's death wakes the main thread, which would then race us to another exit code.
-        kill_children()
+        kin.end_all()
     finally:
         os._exit(code)
 
 
-def kill_children() -> None:
-    """Kill the worker processes of this process; stopped ones too."""
-    kill = getattr(signal, "SIGKILL", signal.SIGTERM)
-    for pid in _children():
-        with contextlib.suppress(OSError):
-            os.kill(pid, kill)
+def _say(verdict: Verdict, code: int) -> None:
+    """Say all that is to be said, each part on a thread of its own: a dead disk must not silence the terminal."""
+    until = time.monotonic() + _FAREWELL
+    threads = [
+        threading.Thread(target=_write_last_words, args=(verdict,), daemon=True),
+        threading.Thread(target=_farewell, args=(verdict, code), daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 def _farewell(verdict: Verdict, code: int) -> None:
-    # Each part is best effort: a full disk must not keep the next part from being said.
-    with contextlib.suppress(OSError, ValueError):
-        _write_last_words(verdict)
+    # Each part is best effort: a closed terminal must not keep the next part from being said.
     with contextlib.suppress(OSError, ValueError):
         os.write(2, _line(verdict, code).encode())
     with contextlib.suppress(OSError, ValueError, RuntimeError):
@@ -142,7 +142,8 @@ def _write_last_words(verdict: Verdict) -> None:
         "samples": [_plain(sample) for sample in verdict.samples],
         "time": time.time(),
     }
-    write_json(run.last_words(pulse.rank()), words)
+    with contextlib.suppress(OSError, ValueError):
+        write_json(run.last_words(pulse.rank()), words)
 
 
 def _line(verdict: Verdict, code: int) -> str:
@@ -167,35 +168,13 @@ def _plain(value: object) -> object:
     return repr(value)
 
 
-def _children() -> set[int]:
-    pids: set[int] = set()
-    multiprocessing = sys.modules.get("multiprocessing")
-    if multiprocessing is not None:
-        pids.update(child.pid for child in multiprocessing.active_children() if child.pid)
-    if sys.platform.startswith("linux"):
-        own = _command("self")
-        for path in Path("/proc/self/task").glob("*/children"):
-            with contextlib.suppress(OSError, ValueError):
-                pids.update(pid for pid in map(int, path.read_text().split()) if _is_worker(_command(pid), own))
-    return pids
-
-
-def _is_worker(command: bytes, own: bytes) -> bool:
-    """Tell workers (forked copies of us, or spawned ones) from other children, which clean up after themselves."""
-    return command == own or b"multiprocessing.spawn" in command or b"multiprocessing.forkserver" in command
-
-
-def _command(pid: int | str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{_COMMAND}").read_bytes()
-    except OSError:
-        return b"\0"
-
-
 def _start() -> None:
     if _timer.due is not None:
-        left = max(_timer.due - time.monotonic(), _REARM)
-        faulthandler.dump_traceback_later(left, exit=True, file=pulse.stacks_fd())
+        left = min(max(_timer.due - time.monotonic(), _REARM), threading.TIMEOUT_MAX)
+        try:
+            faulthandler.dump_traceback_later(left, exit=True, file=pulse.stacks_fd())
+        except RuntimeError:  # the system allows no more threads; the watcher, if it runs, stands alone
+            _timer.due = None
 
 
 # A forked child has no timer thread, and would wait for it for ever when its own interpreter ends.

@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from fluxguard.guard import losses, pulse, survived, uploads
-from fluxguard.guard.deadlines import limits, positive
-from fluxguard.guard.ending import kill_children
+from fluxguard import limits
+from fluxguard.guard import kin, losses, pulse, survived, uploads
+from fluxguard.guard.deadlines import positive
 from fluxguard.guard.watcher import Wait, watcher
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ class _Endings:
         self.pending: list[Callable[[], object]] = []
         self.hooked = False
         self.exit: Wait | None = None
+        self.well = False
 
 
 _endings = _Endings()
@@ -64,27 +65,44 @@ def train_ends() -> None:
     """
     losses.training_ended()
     _finish(0)
-    if pulse.begun() and _endings.exit is None:
+    _endings.well = True
+
+
+def watch_exit() -> None:
+    """Bound the exit of this trainer's interpreter, which waits for all its threads; `train_begins` calls it."""
+    if _endings.exit is None:
         _endings.exit = Wait("the end of the process", _LOOK, time.monotonic(), _at_the_end, False)
         watcher().open(_endings.exit)
 
 
 def _at_the_end(wait: Wait) -> float:
-    """Give the interpreter its time to end, from when it begins to; whoever trains twice in a process is let be."""
-    if threading.main_thread().is_alive():  # marked as over before the interpreter waits for the other threads
+    """Give the interpreter its time to end, from when it begins to; whoever trains twice in a process is let be.
+
+    So are threads that go on when the main thread is over, unless the training has ended or that one has failed.
+    """
+    if not _exits() or not (_endings.well or _failed()):
         return _LOOK
     if wait.limit == _LOOK:
         # Threads that upload in the background keep the interpreter as long as they need, within the limit of uploads.
         uploading = _threads_left() and not uploads.abandoned()
-        wait.limit = positive(limits().upload if uploading else limits().ending)
+        wait.limit = positive(limits.current().wait.upload if uploading else limits.current().wait.ending)
         return wait.limit
-    _leave(wait, 0)
+    _leave(wait, 1 if _failed() else 0)
+
+
+def _exits() -> bool:
+    """Return whether the interpreter has begun to exit."""
+    # The main thread is marked as over before the other threads are waited for, but only after those of executors are.
+    return not threading.main_thread().is_alive() or bool(getattr(threading, "_SHUTTING_DOWN", False))
+
+
+def _failed() -> bool:
+    """Return whether an error that nobody caught has ended the main thread: it was printed before the exit began."""
+    return (getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)) is not None
 
 
 def _at_exit() -> None:
-    # An error that nobody caught was printed before: that run did not end well.
-    failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    _finish(1 if failed is not None else 0)
+    _finish(1 if _failed() else 0)
 
 
 def _finish(code: int) -> None:
@@ -92,7 +110,7 @@ def _finish(code: int) -> None:
     if not pending:
         return
     pulse.phase("ending")
-    wait = _bounded("finishing the trackers", limits().ending, code)
+    wait = _bounded("finishing the trackers", limits.current().wait.ending, code)
     try:
         for end in pending:
             end()
@@ -125,15 +143,16 @@ def _leave(wait: Wait, code: int) -> NoReturn:
         farewell = threading.Thread(target=_say, args=(wait, code), daemon=True)
         farewell.start()
         farewell.join(_FAREWELL)
-        kill_children()
+        kin.end_all()
     finally:
         os._exit(code)
 
 
 def _say(wait: Wait, code: int) -> None:
+    saved = "" if code else "everything is saved, so "
     line = (
-        f"\nfluxguard: {wait.what} did not end within {wait.limit:g} s; everything is saved, "
-        f"so this process ends without it, with code {code}\n"
+        f"\nfluxguard: {wait.what} did not end within {wait.limit:g} s; {saved}"
+        f"this process ends without it, with code {code}\n"
     )
     with contextlib.suppress(OSError, ValueError):
         os.write(2, line.encode())

@@ -42,7 +42,7 @@ def tell(heal: Heal) -> None:
     goes_on = "bit for bit as it would have" if heal.identical else f"though maybe not identically: {heal.doubt}"
     logger.warning(
         "%s: %s; put right after %.1f s without a restart, the training goes on %s",
-        f"{heal.what} ({heal.file})" if heal.file else heal.what,
+        f"{heal.what} ({heal.file})" if heal.file and heal.file not in heal.what else heal.what,
         heal.why,
         heal.seconds,
         goes_on,

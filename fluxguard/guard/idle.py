@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import Callable
 
+from fluxguard import limits
 from fluxguard.errors import DeadlineExceeded
 from fluxguard.guard import deadlines, pulse
-from fluxguard.guard.alarm import tick
 from fluxguard.guard.ending import Verdict, end_process
-from fluxguard.guard.progress import ThreadMoved
-from fluxguard.guard.watcher import Wait, watcher
+from fluxguard.guard.progress import Silence, ThreadMoved, tick
+from fluxguard.guard.watcher import Wait, awake, lost, watcher
 
 _BUSY = 0.05  # of one processor: decoding takes all of one, a process in which everything waits takes none
 
@@ -62,12 +62,13 @@ class _Idle:
     """An open wait whose limit begins anew with each sign of work; ends a trainer when there was none for too long."""
 
     def __init__(self, limit: float, what: str, file: str | None) -> None:
-        self._limit = limit
         self._what = what
         self._file = file
         self._others = OtherThreads()
+        self._silence = Silence(limit, awake())
         self._every = tick(limit)
-        now = self._began = time.monotonic()
+        self._slept = lost()
+        now = time.monotonic()
         self._wait = Wait(what, limit, now, self._end, pulse.begun())
         self._look = Wait(what, self._every, now, self._looks, False)
 
@@ -84,11 +85,19 @@ class _Idle:
 
     def left(self) -> float:
         """Return seconds until the waiting thread must give up: infinite in a trainer, which the watcher ends."""
-        return math.inf if self._wait.fatal else self._wait.at - time.monotonic()
+        return math.inf if self._wait.fatal else self._silence.left(awake())
+
+    def completed(self) -> None:
+        """Note that the wait has passed: the longest time without a sign of work in it is no fault the next time."""
+        now = awake()
+        self._silence.heard(now)
+        if now - self._silence.began > self._every and lost() == self._slept:
+            pulse.completed("read", self._silence.longest)
 
     def _looks(self, _: Wait) -> float:
         if self._others.worked():
-            self._wait.at = time.monotonic() + self._limit
+            self._silence.heard(awake())
+            self._wait.at = time.monotonic() + self._silence.limit
         return self._every
 
     def _end(self, wait: Wait) -> None:
@@ -96,8 +105,8 @@ class _Idle:
             Verdict(
                 what=self._what,
                 cause="file read",
-                limit=self._limit,
-                waited=time.monotonic() - self._began,
+                limit=self._silence.limit,
+                waited=awake() - self._silence.began,
                 file=self._file,
             )
         )
@@ -109,7 +118,7 @@ def wait_while_working(finished: Finished, what: str, file: str | None = None) -
     Nothing of both for the limit of a file read ends a trainer, with `file` in its last words. Elsewhere it raises
     DeadlineExceeded, as an earlier `fail_after` does everywhere.
     """
-    limit = deadlines.positive(deadlines.limits().read)
+    limit = deadlines.positive(limits.current().wait.read)
     if limit == math.inf:
         while not finished(deadlines.remaining()):
             deadlines.check()
@@ -118,4 +127,6 @@ def wait_while_working(finished: Finished, what: str, file: str | None = None) -
         while not finished(min(idle.left(), deadlines.remaining())):
             deadlines.check()
             if idle.left() <= 0:
-                raise DeadlineExceeded(f"{what} ({file})" if file else what, limit, "nothing was read in that time")
+                about = f"{what} ({file})" if file else what
+                raise DeadlineExceeded(about, limit, "nothing was read in that time", "read")
+        idle.completed()

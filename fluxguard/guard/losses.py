@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fluxguard.guard import deadlines, pulse
+from fluxguard import limits
+from fluxguard.guard import pulse
 from fluxguard.guard.ending import Verdict, end_process
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ def check_loss(loss: float, step: int) -> None:
         _losses.since = step
         logger.warning("the loss at step %d is not a number (%s)", step, loss)
     _losses.bad += 1
-    limit = deadlines.all_limits().max_bad_losses
+    limit = limits.current().max_bad_losses
     if limit is not None and _losses.bad >= limit and pulse.begun():
         _stop(limit)
 

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from fluxguard import heartbeat
-from fluxguard.guard import deadlines, pulse
+from fluxguard import heartbeat, limits
+from fluxguard.guard import pulse
 
 _PREFIX = "fluxguard"
 _STEPS = ("", "first step", "step")  # in these every rank does the same, so none may be far behind
@@ -124,7 +124,7 @@ def allowing(limit: float, unseen: float) -> Callable[[str | None], float]:
             return unseen
         if phase in _STEPS:
             return limit
-        ceiling = deadlines.all_limits().for_phase(phase).ceiling
+        ceiling = limits.current().for_phase(phase).ceiling
         return math.inf if ceiling is None else max(limit, ceiling)
 
     return allowed

@@ -1,4 +1,7 @@
-"""Whether a thread or a process has read or written anything: the kernel's own counters, where there are any."""
+"""Whether a thread or a process has read or written anything, and for how long it has not.
+
+The kernel's own counters say so (proc_pid_io(5)), where there are any; elsewhere a limit counts from the beginning.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,39 @@ from collections.abc import Iterator
 _ROOM = 4096
 _COUNTERS = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
 
+TICK = 1.0
+"""Seconds between two looks at a read; one that is over by the first is not looked at at all."""
+_TICKS = 4  # in a limit, at least
+SHORT = _TICKS * TICK
+"""A limit below this one is looked at more often."""
+
 _publishing: set[int] = set()
+
+
+def tick(limit: float) -> float:
+    """Return how often to look at the progress of a read, in seconds: a few times in its limit."""
+    return min(TICK, limit / _TICKS)
+
+
+class Silence:
+    """How long a read has got nothing: its limit counts from its last new byte. Knows no clock."""
+
+    __slots__ = ("began", "last", "limit", "longest")
+
+    def __init__(self, limit: float, now: float) -> None:
+        self.limit = limit
+        self.began = self.last = now
+        self.longest = 0.0
+        """The longest silence that ended, in seconds: what a read of this file may well need again."""
+
+    def heard(self, now: float) -> None:
+        """Note that something came since the last look."""
+        self.longest = max(self.longest, now - self.last)
+        self.last = now
+
+    def left(self, now: float) -> float:
+        """Return the seconds that are left; 0 or less when the limit has passed."""
+        return self.last + self.limit - now
 
 
 @contextlib.contextmanager

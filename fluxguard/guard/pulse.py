@@ -28,6 +28,15 @@ _PR_SET_PTRACER_ANY = -1
 
 _RANK_VARIABLE = "RANK"
 
+_LONGEST = {
+    "block_swap": "longest_swap",
+    "batch": "longest_batch",
+    "first_batch": "longest_first_batch",
+    "read": "longest_read",
+    "barrier": "longest_barrier",
+}
+_OF_EACH_STEP = ("block_swap", "batch")
+
 
 class _Trainer:
     """What is known about this process as a trainer; one per process, empty until `train_begins`."""
@@ -52,6 +61,9 @@ def train_begins() -> None:
     _trainer.begun = True
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forget)
+    from fluxguard.guard import finishing  # which needs this module
+
+    finishing.watch_exit()
     run = run_dir()
     if run is None:
         return
@@ -94,34 +106,61 @@ def attempt() -> str:
     return os.environ.get(ATTEMPT_VARIABLE, "")
 
 
-def phase(name: str) -> None:
-    """Say that the phase `name` (one of `limits.PHASES`) begins now."""
-    known = _trainer.heart
-    if known is None:
-        return
-    known.phase = name.encode()
-    known.phase_at = time.monotonic()
-    known.done = known.of = 0
-    known.beat()
+class phase:
+    """Say that the phase `name` (one of `limits.PHASES`) begins now.
 
+    As a plain statement it lasts until the next one. As a block, `with phase("sampling"):`, the phase before it begins
+    again when the block ends, whatever happened.
+    """
 
-class during(contextlib.ContextDecorator):
-    """A phase that ends with its block (or its function): the phase before it is restored, whatever happened."""
+    __slots__ = ("_before",)
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._before: list[bytes] = []
+        self._before = _begin(name.encode())
 
-    def __enter__(self) -> during:
-        known = _trainer.heart
-        self._before.append(known.phase if known is not None else b"")
-        phase(self._name)
+    def __enter__(self) -> phase:
         return self
 
     def __exit__(self, *_: object) -> None:
-        before = self._before.pop()
-        if before:
-            phase(before.decode())
+        _begin_again(self._before)
+
+
+class during(contextlib.ContextDecorator):
+    """A phase that begins with its block, or with each call of the function it decorates, and ends with it.
+
+    The phase before it begins again then, whatever happened.
+    """
+
+    __slots__ = ("_before", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name.encode()
+        self._before: list[bytes] = []
+
+    def __enter__(self) -> during:
+        self._before.append(_begin(self._name))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _begin_again(self._before.pop())
+
+
+def _begin(name: bytes) -> bytes:
+    """Begin a phase and return the one before; empty when nobody listens."""
+    known = _trainer.heart
+    if known is None:
+        return b""
+    before = known.phase
+    known.phase = name
+    known.phase_at = time.monotonic()
+    known.done = known.of = 0
+    known.beat()
+    return before
+
+
+def _begin_again(before: bytes) -> None:
+    if before:
+        _begin(before)
 
 
 def progress(done: int, of: int = 0) -> None:
@@ -174,6 +213,21 @@ def step(
         known.phase_at = time.monotonic()
         known.done = known.of = 0
     known.beat()
+
+
+def completed(kind: str, seconds: float) -> None:
+    """Say that a wait ended well after `seconds`; `kind` is the name of its limit in `WaitLimits`.
+
+    The supervisor learns from the longest of each kind how long such waits take here. So it is not for waits that
+    failed, were put right, or in which the machine slept. Of the waits of each step only those in the phase "step"
+    count: the first one also compiles and warms up.
+    """
+    known = _trainer.heart
+    if known is None or (kind in _OF_EACH_STEP and known.phase != b"step"):
+        return
+    name = _LONGEST[kind]
+    if seconds > getattr(known, name):
+        setattr(known, name, seconds)
 
 
 def _number_of(items: Iterable[T]) -> int:

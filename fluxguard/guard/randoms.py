@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import array
 import base64
 import random
+import sys
 from typing import Any
 
 States = dict[str, Any]
 """Random states as plain values, as JSON holds them."""
+
+Snapshot = tuple[Any, ...]
+"""Random states as plain values, quick to take and to pickle; only for a process of the same kind."""
 
 
 def random_states() -> States:
@@ -41,6 +46,31 @@ def restore(states: States) -> None:
     torch.set_rng_state(tensor(states["torch"]))
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensor(states["cuda"]))
+
+
+def snapshot() -> Snapshot:
+    """Return the random states of this process as a DataLoader worker draws from them: some tens of microseconds."""
+    import torch
+
+    version, words, gauss = random.getstate()
+    numpy = sys.modules.get("numpy")
+    drawn: Any = None if numpy is None else numpy.random.get_state()
+    others = None if drawn is None else (drawn[0], drawn[1].tobytes(), *drawn[2:])
+    return version, array.array("I", words).tobytes(), gauss, torch.get_rng_state().numpy().tobytes(), others
+
+
+def go_on_with(taken: Snapshot) -> None:
+    """Set the random states of this process to a snapshot."""
+    import torch
+
+    version, words, gauss, drawn, others = taken
+    random.setstate((version, tuple(array.array("I", words)), gauss))
+    torch.set_rng_state(torch.frombuffer(bytearray(drawn), dtype=torch.uint8))
+    if others is not None:
+        import numpy
+
+        name, keys, *rest = others
+        numpy.random.set_state((name, numpy.frombuffer(keys, dtype=numpy.uint32), *rest))
 
 
 def packed(state: Any) -> str:

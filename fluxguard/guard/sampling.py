@@ -17,9 +17,10 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from fluxguard import limits
 from fluxguard.errors import DeadlineExceeded
 from fluxguard.guard import pulse, survived, waits
-from fluxguard.guard.deadlines import limits, positive
+from fluxguard.guard.deadlines import positive
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ def sample(function: Callable[..., Any]) -> Callable[..., Any]:
         before = [_Model(model) for model in _models(args, kwargs)]
         chance = _Chance()
         _sampling.before = _sampling.before or chance
-        _sampling.began, _sampling.limit = time.monotonic(), positive(limits().sample)
+        _sampling.began, _sampling.limit = time.monotonic(), positive(limits.current().wait.sample)
         try:
             return function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001  (any error of a sampler: what is lost is a picture)
@@ -104,7 +105,7 @@ def denoising(steps: Iterable[T]) -> Iterator[T]:
         if _sampling.limit < math.inf:
             pulse.progress(done)
             if time.monotonic() - _sampling.began > _sampling.limit:
-                raise DeadlineExceeded(_WHAT, _sampling.limit)
+                raise DeadlineExceeded(_WHAT, _sampling.limit, limit="sample")
         yield step
 
 

@@ -9,10 +9,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from fluxguard import manifest
+from fluxguard import limits, manifest
 from fluxguard.clock import Clock, SystemClock
 from fluxguard.errors import StateUnusable
-from fluxguard.guard import deadlines, losses, resume
+from fluxguard.guard import losses, resume
 from fluxguard.guard.randoms import States
 from fluxguard.manifest import Manifest
 from fluxguard.rundir import sync_folder, write_json
@@ -65,7 +65,7 @@ def _join(rank: int, target: Path, clock: Clock) -> None:
     if here is None:
         return
     states = resume.states_to_save()
-    limit = deadlines.limits().barrier
+    limit = limits.current().wait.barrier
     began = clock.monotonic()
     while not _holds(target, here.step):
         if limit is not None and clock.monotonic() - began > limit:

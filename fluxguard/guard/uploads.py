@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import ParamSpec
 
+from fluxguard import limits
 from fluxguard.guard import pulse
-from fluxguard.guard.deadlines import limits
 
 P = ParamSpec("P")
 
@@ -50,7 +50,7 @@ def uploads(function: Callable[P, None]) -> Callable[P, None]:
 
         # No daemon: what `--async_upload` starts in there would become one too, and be cut off at the end.
         thread = threading.Thread(target=run, name="fluxguard-upload", daemon=False)
-        limit = limits().upload
+        limit = limits.current().wait.upload
         with pulse.during("upload"):
             thread.start()
             thread.join(limit)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fluxguard import heartbeat
 from fluxguard.heartbeat import Beat
 from fluxguard.rundir import ATTEMPT_VARIABLE, LIMITS_VARIABLE, RUN_VARIABLE, RunDir, read_json, write_json
 from fluxguard.supervisor import processes
@@ -68,6 +69,14 @@ class Attempt:
             return max(beat.step, self.start_step)
         return max(shown.bar, self.start_step) if hardened else self.start_step + shown.bar
 
+    def beats(self, run: RunDir) -> list[Beat]:
+        """Return the last heartbeat of each of its ranks; they are readable after its death."""
+        try:
+            paths = sorted(path for path in run.beats().glob("beat.*") if path.suffix[1:].isdigit())
+        except OSError:
+            return []
+        return [beat for path in paths if (beat := heartbeat.read(path)) is not None and beat.attempt == self.mark]
+
     def processes(self) -> list[Identity]:
         """Return every process of it that lives, its keeper left out."""
         return processes.of_attempt(self.uuid, self.keeper)
@@ -106,7 +115,7 @@ def spawn(
     )
     marked = {**env, RUN_VARIABLE: str(run.root), ATTEMPT_VARIABLE: mark, LIMITS_VARIABLE: str(run.limits)}
     try:
-        for stale in (run.last_words(0), run.stacks(0)):
+        for stale in (*run.all_last_words(), run.stacks(0)):
             stale.unlink(missing_ok=True)
         write_json(run.spawn(mark), _spawn_values(run, mark, argv, cwd))
         pid = processes.detached(

@@ -83,7 +83,7 @@ _SAID_BY_GUARD = {
     " and was ended with the trainer.",
     "file read": "Reading {file} gave no new byte for {waited:.1f} s (limit {limit:g} s).",
     "cache file": "The cache file {file} is broken; it was set aside and will be made again.",
-    "barrier": "Not every rank came to a barrier within {limit:g} s.",
+    "barrier": "The ranks did not meet within {limit:g} s: {wait}.",
 }
 _ADVICE_FOR_GUARD = {
     "block swap": "If it comes again: update the GPU driver, or swap fewer blocks (--blocks_to_swap).",
@@ -116,6 +116,7 @@ def _guard_spoke(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
     values = {
         "waited": float(said.get("waited") or 0),
         "limit": float(said.get("limit") or 0),
+        "wait": said.get("what") or "barrier",
         "file": said.get("file") or "a file",
         "workers": ", ".join(map(str, said.get("workers") or ())) or "unknown",
     }

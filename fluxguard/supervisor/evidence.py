@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import signal
+import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from fluxguard.clock import Clock
 from fluxguard.limits import WatchLimits
 from fluxguard.rundir import RunDir, read_json
-from fluxguard.supervisor import machine, processes
+from fluxguard.supervisor import machine, processes, stacks
 from fluxguard.supervisor.attempt import Attempt
 from fluxguard.supervisor.detectors import Symptom
 from fluxguard.supervisor.diagnosis import Evidence
-from fluxguard.supervisor.identity import UNSEEN, Identity
-from fluxguard.supervisor.observation import History, Observation
-from fluxguard.supervisor.processes import NO_STACKS
-
-_DUMP_TAKES = 0.5
-_MOST_PROCESSES = 12
+from fluxguard.supervisor.observation import History
 
 
 def collect(
@@ -36,49 +32,26 @@ def collect(
         last_words=last_words(run, attempt),
         usage=usage or (history.sampled.usage if history.sampled else None),
         workers=processes.workers(living),
-        stacks=_stacks(run, living, seen, clock, limits) if living else {},
+        stacks=stacks.twice(run, attempt, living, clock, limits) if living else {},
         disk_full=machine.disk_full(run.output_dir),
         out_of_memory=machine.out_of_memory_kills() > attempt.kills_before,
     )
 
 
 def last_words(run: RunDir, attempt: Attempt) -> Mapping[str, Any] | None:
-    """Return what the guard of this attempt wrote before it ended the trainer, or None."""
-    words = read_json(run.last_words(0))
-    return words if words and words.get("attempt") == attempt.uuid else None
+    """Return what the guard of this attempt wrote before it ended the trainer, with its rank, or None.
+
+    Of several ranks it is the first that spoke: the others may only have waited for that one.
+    """
+    said = [words for path in run.all_last_words() if (words := _words(path, attempt)) is not None]
+    return min(said, key=_said_at, default=None)
 
 
-def _stacks(
-    run: RunDir, living: list[Identity], seen: Observation, clock: Clock, limits: WatchLimits
-) -> dict[int, str]:
-    pids = [identity.pid for identity in living][:_MOST_PROCESSES]
-    until = clock.monotonic() + limits.evidence
-    first = dict(processes.stacks(pids, clock, until=until))
-    clock.sleep(limits.settle)
-    second = dict(processes.stacks(pids, clock, until=until + limits.settle))
-    found = {}
-    for pid, stack in first.items():
-        again = second.get(pid, "")
-        moved = "the same again" if again == stack else f"then:\n{again}"
-        found[pid] = f"{stack}\n{limits.settle:g} s later {moved}"
-    for identity in living:
-        if seen.beat and identity.pid == seen.beat.pid and first.get(identity.pid, "").startswith(NO_STACKS):
-            found[identity.pid] = _asked_of_guard(run, identity, clock) or found[identity.pid]
-    return found
+def _words(path: Path, attempt: Attempt) -> Mapping[str, Any] | None:
+    words = read_json(path)
+    return {**words, "rank": int(path.suffixes[-2][1:])} if words and words.get("attempt") == attempt.uuid else None
 
 
-def _asked_of_guard(run: RunDir, trainer: Identity, clock: Clock) -> str:
-    """Return the stacks that the guard's own signal handler writes; it needs no rights and no interpreter lock."""
-    number = getattr(signal, "SIGUSR1", None)
-    process = trainer.process()
-    if number is None or process is None:
-        return ""
-    try:
-        process.send_signal(number)
-    except UNSEEN:
-        return ""
-    clock.sleep(_DUMP_TAKES)
-    try:
-        return run.stacks(0).read_text("utf-8", "replace")
-    except OSError:
-        return ""
+def _said_at(words: Mapping[str, Any]) -> float:
+    at = words.get("time")
+    return at if isinstance(at, (int, float)) else math.inf

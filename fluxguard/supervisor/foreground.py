@@ -13,10 +13,10 @@ from typing import Any
 
 from fluxguard.clock import SystemClock
 from fluxguard.errors import InputError
-from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import ledger as ledgers
 from fluxguard.supervisor import processes, settling
+from fluxguard.supervisor.learning import Chosen
 from fluxguard.supervisor.ledger import Ledger, Subscriber
 from fluxguard.supervisor.order import Order
 from fluxguard.supervisor.ownership import owned, owner
@@ -37,7 +37,7 @@ _OURSELVES = (
 )
 
 
-def supervise(order: Order, limits: Limits, *, fresh: bool, tell: Subscriber, again: Sequence[str]) -> Outcome:
+def supervise(order: Order, chosen: Chosen, *, fresh: bool, tell: Subscriber, again: Sequence[str]) -> Outcome:
     """Own the run and supervise it to its end, or until Ctrl-C, a closed terminal or SIGTERM.
 
     Then the run goes on: after the first two a detached supervisor takes over, started with the arguments `again`.
@@ -54,7 +54,7 @@ def supervise(order: Order, limits: Limits, *, fresh: bool, tell: Subscriber, ag
         if fresh:
             settling.start_fresh(order.run)
         _forget_old_request(order.run)
-        if done := settling.settle_job(order, limits, fresh=fresh):
+        if done := settling.settle_job(order, chosen, fresh=fresh):
             return Outcome(True, f"nothing to do: {done}")
         ledger = Ledger(order.run.ledger, SystemClock(), (tell,))
         ledger.add(
@@ -67,7 +67,7 @@ def supervise(order: Order, limits: Limits, *, fresh: bool, tell: Subscriber, ag
             run=order.run,
             ledger=ledger,
             trainee=order.trainee,
-            limits=limits,
+            chosen=chosen,
             clock=SystemClock(),
             leave_asked=lambda: bool(leaving),
         )

@@ -63,9 +63,10 @@ def write(run: RunDir, incident: Incident, evidence: Evidence, beat: Beat | None
     if evidence.stacks:
         text = "\n".join(f"process {pid}\n{stack}" for pid, stack in evidence.stacks.items())
         write_whole(folder / "stacks.txt", text.encode())
-    guard_stacks = run.stacks(0)
-    if evidence.last_words and guard_stacks.exists():
-        write_whole(folder / "stacks-by-guard.txt", guard_stacks.read_bytes())
+    if evidence.last_words:
+        guard_stacks = run.stacks(int(evidence.last_words.get("rank", 0)))
+        if guard_stacks.exists():
+            write_whole(folder / "stacks-by-guard.txt", guard_stacks.read_bytes())
     if beat is not None:
         values = {**asdict(beat), "attempt": beat.attempt.hex()}
         write_whole(folder / "heartbeat.json", json.dumps(values, indent=2, default=str).encode())

@@ -21,7 +21,7 @@ class Event:
     """One line of the ledger."""
 
     kind: str
-    """job, plan, attempt, spawned, adopted, ended, incident, decision, finished or stopped."""
+    """job, plan, attempt, spawned, adopted, healed, ended, incident, decision, finished or stopped."""
     at: float
     """Seconds since the epoch."""
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -39,6 +39,7 @@ _NEEDED = {
     "plan": frozenset({"planned_steps", "batches_per_epoch", "accumulation"}),
     "attempt": frozenset({"attempt", "number", "start_step", "log_from"}),
     "spawned": frozenset({"attempt", "keeper"}),
+    "healed": frozenset({"attempt", "rank", "number", "step", "what", "why", "seconds", "identical"}),
     "ended": frozenset({"attempt", "step"}),
     "incident": frozenset({"number", "cause", "step", "report"}),
     "finished": frozenset({"attempt", "reason", "weights", "applied_steps"}),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fluxguard.heartbeat import Beat
+from fluxguard.supervisor.heals import Heal
+from fluxguard.supervisor.intervals import Intervals
 from fluxguard.supervisor.output import Shown
 from fluxguard.supervisor.processes import Usage
 
@@ -50,6 +52,8 @@ class Observation:
     """Whether the guard has left its last words: it ends the trainer, which its launcher may take a while to see."""
     usage: Usage | None = None
     """What its processes used; None when not sampled at this look, or not to be seen."""
+    healed: tuple[Heal, ...] = ()
+    """What the guard has put right in this attempt so far."""
 
     @property
     def phase(self) -> str:
@@ -86,6 +90,10 @@ class History:
     stepped_at: float | None = None
     woken_at: float = -math.inf
     """When the last look came late: the machine was suspended, or we were stopped."""
+    progresses: Intervals = field(default_factory=Intervals)
+    """The completed times between two of progress or beat."""
+    signs: Intervals = field(default_factory=Intervals)
+    """The completed times between two signs of life."""
 
     @classmethod
     def begun(cls, seen: Observation) -> History:
@@ -94,33 +102,46 @@ class History:
 
     def then(self, seen: Observation) -> History:
         """Return the history with one more look."""
-        history = replace(self, last=seen)
-        if seen.progress != self.last.progress or _beats(seen) != _beats(self.last):
-            history = replace(history, progress_at=seen.now, sign_at=seen.now)
-        if seen.output != self.last.output:
-            history = replace(history, sign_at=seen.now)
+        before = self._spoiled() if _says_nothing(self.last, seen) else self
+        history = replace(before, last=seen)
+        moved = seen.progress != self.last.progress or _beats(seen) != _beats(self.last)
+        sign = moved or seen.output != self.last.output
         if seen.usage is not None:
-            if _lives(self.sampled, seen):
-                history = replace(history, sign_at=seen.now)
+            sign = sign or _lives(self.sampled, seen)
             history = replace(history, sampled=seen)
+        if moved:
+            progresses = history.progresses.closed(self.last.phase, seen.now - self.progress_at, seen.now)
+            history = replace(history, progress_at=seen.now, progresses=progresses)
+        if sign:
+            signs = history.signs.closed(self.last.phase, seen.now - self.sign_at, seen.now)
+            history = replace(history, sign_at=seen.now, signs=signs)
         return _stepped(history, self.last, seen)
 
     def shifted(self, gap: float, now: float) -> History:
         """Return the history after `gap` seconds in which nobody could look: they do not count for any limit."""
         return replace(
-            self,
+            self._spoiled(),
             progress_at=self.progress_at + gap,
             sign_at=self.sign_at + gap,
-            stepped_at=None,
             sampled=None,
             woken_at=now,
         )
+
+    def _spoiled(self) -> History:
+        """Return the history without the intervals that are open now: they do not say how long anything takes."""
+        return replace(self, stepped_at=None, progresses=self.progresses.spoil(), signs=self.signs.spoil())
 
     @property
     def seen_at(self) -> float:
         """When the last beat or output was seen, monotonic seconds."""
         beat = self.last.beat
         return max(self.progress_at, beat.at) if beat and beat.at <= self.last.now else self.progress_at
+
+
+def _says_nothing(before: Observation, seen: Observation) -> bool:
+    """Whether an interval that holds these two looks is not how long something takes: ended, healed or stopped."""
+    stopped = seen.usage is not None and bool(seen.usage.stopped)
+    return seen.exit is not None or seen.spoken or stopped or len(seen.healed) != len(before.healed)
 
 
 def _stepped(history: History, before: Observation, seen: Observation) -> History:

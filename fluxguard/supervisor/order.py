@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ from fluxguard.launch.flags import Flags, final_weights
 from fluxguard.launch.trainer import Trainer, find, script_index
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir, read_json
+from fluxguard.supervisor import learning
+from fluxguard.supervisor.learning import Chosen
 from fluxguard.supervisor.states import Plan
 from fluxguard.supervisor.trainee import Trainee
 
@@ -222,22 +225,41 @@ def _knows_initial_step(trainer: Trainer) -> bool:
     return any(path.is_file() and b"initial_step" in path.read_bytes() for path in sources)
 
 
-def read_limits(path: Path | None, *, hardened: bool, max_restarts: int | None = None) -> Limits:
+def read_limits(path: Path | None, *, hardened: bool, max_restarts: int | None = None) -> Chosen:
     """Return the limits in a TOML or JSON file over the defaults, which are doubled for a trainer that is not hardened.
 
     Raises InputError naming the file and the field.
     """
     defaults = Limits() if hardened else Limits().doubled()
+    by_option = {}
     if max_restarts is not None:
-        defaults = replace(defaults, max_restarts=max_restarts)
+        defaults, by_option = replace(defaults, max_restarts=max_restarts), {"max_restarts": "--max-restarts"}
     if path is None:
-        return defaults
+        return Chosen(defaults, by_option)
     try:
         if path.suffix == ".json":
-            return limits_file.read(path, defaults)
-        values = tomlkit.parse(path.read_text("utf-8")).unwrap()
+            limits, values = limits_file.read(path, defaults), json.loads(path.read_bytes())
+            values.pop("version", None)
+        else:
+            values = tomlkit.parse(path.read_text("utf-8")).unwrap()
+            limits = Limits.from_mapping(values, str(path), defaults)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(path, f"cannot be read ({error})", "--limits") from None
     except TOMLKitError as error:
         raise InputError(path, f"is not TOML ({error})", "--limits") from None
-    return Limits.from_mapping(values, str(path), defaults)
+    return Chosen(limits, by_option | learning.named(values, "your limits file"))
+
+
+def refuse_script_and_more(words: Sequence[str], output_dir: Path | None) -> None:
+    """Raise InputError for a command line that names nothing to train, or a script and more than that."""
+    if not words:
+        raise InputError("supervise", "name a train.sh, or a command behind `--`")
+    if words[0].endswith((".sh", ".bat")) and (len(words) > 1 or output_dir):
+        extra = f"--output-dir {output_dir}" if output_dir else words[1]
+        raise InputError("supervise", f"a train script says it all; leave out {extra!r}")
+
+
+def without(words: Sequence[str], *options: str) -> list[str]:
+    """Return the words of a command line without some options of ours; what follows `--` is the trainer's."""
+    ours = words.index("--") if "--" in words else len(words)
+    return [*(word for word in words[:ours] if word not in options), *words[ours:]]

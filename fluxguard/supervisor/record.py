@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import states
+from fluxguard.supervisor.heals import Heal
 from fluxguard.supervisor.ledger import Event, Ledger, newest
 from fluxguard.supervisor.policy import Setback
 from fluxguard.supervisor.signatures import TRAINER
@@ -63,6 +64,43 @@ def plan(ledger: Ledger, plan: Plan, doubt: str) -> None:
         accumulation=plan.accumulation,
         doubt=doubt,
     )
+
+
+def healed(ledger: Ledger, heals: Sequence[Heal]) -> None:
+    """Record what the guard has put right, each once, whichever supervisor saw it first."""
+    if not heals:
+        return
+    kept = {_mark(event) for event in ledger.events if event.kind == "healed"}
+    for heal in heals:
+        if (heal.attempt, heal.rank, heal.number) not in kept:
+            ledger.add("healed", **heal.to_mapping())
+
+
+def _mark(event: Event) -> tuple[object, ...]:
+    return tuple(event.values.get(name) for name in ("attempt", "rank", "number"))
+
+
+def healing(events: Sequence[Event]) -> str:
+    """Return what is to be said of all that was put right in place; an empty text when nothing was."""
+    heals = [event for event in events if event.kind == "healed"]
+    if not heals:
+        return ""
+    doubts = [str(event.values.get("doubt") or "a heal") for event in doubtful(events)]
+    times = "once" if len(heals) == 1 else f"{len(heals)} times"
+    same = "still bit-identical" if not doubts else f"maybe not bit-identical any more ({doubts[0]})"
+    return f"healed {times} in place, {same}"
+
+
+def doubtful(events: Sequence[Event]) -> list[Event]:
+    """Return the heals after which the training may not be bit-identical, those left out that were trained anew."""
+    found: list[Event] = []
+    for event in events:
+        if event.kind == "healed" and not event.values.get("identical"):
+            found.append(event)
+        elif event.kind == "attempt":
+            start = event.values["start_step"]
+            found = [heal for heal in found if start and heal.values["step"] <= start]
+    return found
 
 
 def conclusion(events: Sequence[Event]) -> Event | None:

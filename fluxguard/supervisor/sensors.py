@@ -8,6 +8,7 @@ from fluxguard.rundir import RunDir
 from fluxguard.supervisor import processes
 from fluxguard.supervisor.attempt import Attempt
 from fluxguard.supervisor.evidence import last_words
+from fluxguard.supervisor.heals import Heals
 from fluxguard.supervisor.identity import Identity
 from fluxguard.supervisor.observation import Exit, Observation
 from fluxguard.supervisor.output import Shown, Tail, shown_after
@@ -23,6 +24,7 @@ class Sensors:
         self._shown = Shown()
         self._beats = heartbeat.path_for(run.beats(), 0)
         self._orphans: list[Identity] = []
+        self._heals = Heals(run, attempt.uuid)
         self.tail = Tail(run.log, attempt.log_from)
 
     def look(self, *, sample: bool = False) -> Observation:
@@ -42,6 +44,7 @@ class Sensors:
             output=self.tail.position,
             spoken=last_words(self._run, self._attempt) is not None,
             usage=processes.usage(self._attempt.keeper, self._orphans) if sample else None,
+            healed=self._heals.look(),
         )
 
     def _ended(self) -> Exit | None:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from fluxguard.errors import InputError
 from fluxguard.launch import job
-from fluxguard.limits import Limits
 from fluxguard.rundir import FOLDER, RunDir, read_json, write_json
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import ledger, record, weights
+from fluxguard.supervisor import ledger, record, remembering, weights
+from fluxguard.supervisor.learning import Chosen
 from fluxguard.supervisor.order import Order
 
 _ASIDE = ("*.safetensors", "*-state", "sample")
 
 
-def settle_job(order: Order, limits: Limits, *, fresh: bool) -> str:
+def settle_job(order: Order, chosen: Chosen, *, fresh: bool) -> str:
     """Write the frozen job, or make sure that the one that is there is the same; for the owner of the run.
 
     Return why there is nothing to do, or an empty text. A command that has trained nothing yet may be corrected.
@@ -31,8 +31,9 @@ def settle_job(order: Order, limits: Limits, *, fresh: bool) -> str:
             raise InputError(run.output_dir, f"{difference} (use --fresh to begin a new run)", "the job changed")
         if done := _finished(order):
             return done
-    write_json(run.job, {**order.job.to_mapping(), "hardened": order.hardened, "trained_in": str(order.trained_in)})
-    write_json(run.limits, limits.to_mapping())
+    trained = {"hardened": order.hardened, "trained_in": str(order.trained_in)}
+    write_json(run.job, {**order.job.to_mapping(), **trained, **remembering.to_job(chosen)})
+    remembering.tell_guard(run, chosen.grown(remembering.learned(run)))
     run.open_beats()
     return ""
 

@@ -12,7 +12,7 @@ from fluxguard import heartbeat
 from fluxguard.launch import masking
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import ledger, record
+from fluxguard.supervisor import heals, ledger, record
 from fluxguard.supervisor.ledger import Event, newest
 from fluxguard.supervisor.output import Shown, Tail, shown_after
 from fluxguard.supervisor.ownership import owner
@@ -47,6 +47,10 @@ class Status:
     """{path, verified} of the final weights."""
     incidents: list[dict[str, Any]]
     """{cause, phase, detected_after_s, resumed_step, lost_steps, report} each, in order."""
+    healed: list[dict[str, Any]]
+    """{step, what, cause, why, seconds, identical, doubt, words, ...} each: put right without a restart, in order."""
+    healing: str
+    """What they add up to in words, and whether the training is still bit-identical; empty when there were none."""
     output_dir: str
     hardened: bool | None
     lines: list[str]
@@ -87,6 +91,8 @@ def read(run: RunDir) -> Status | None:
         reason=reason,
         weights=_weights(events),
         incidents=_incidents(events),
+        healing=record.healing(events),
+        healed=[{**e.values, "at": e.at, "words": heals.words(e.values)} for e in events if e.kind == "healed"],
         output_dir=str(run.output_dir),
         hardened=_hardened(events),
         lines=[masking.mask(line) for line in lines[-_LAST_LINES:]],

@@ -12,9 +12,21 @@ from fluxguard.launch.command import Refusal
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import machine, output, processes, record, restart, setback, states, weights
+from fluxguard.supervisor import (
+    learning,
+    machine,
+    output,
+    processes,
+    record,
+    remembering,
+    restart,
+    setback,
+    states,
+    weights,
+)
 from fluxguard.supervisor.attempt import Attempt
 from fluxguard.supervisor.diagnosis import Diagnosis
+from fluxguard.supervisor.learning import Chosen, Learned
 from fluxguard.supervisor.ledger import Ledger
 from fluxguard.supervisor.observation import Observation
 from fluxguard.supervisor.policy import Decision
@@ -51,15 +63,20 @@ class Supervision:
     run: RunDir
     ledger: Ledger
     trainee: Trainee
-    limits: Limits
+    chosen: Chosen
     clock: Clock
     leave_asked: Callable[[], bool] = lambda: False
     """Whether somebody wants this supervisor, not the run, to end."""
     plan: Plan = field(default_factory=Plan)
+    limits: Limits = field(init=False)
+    """Those that were chosen, with what was learned."""
+    _learned: Learned = field(init=False)
     _bounded_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.plan = record.planned(self.ledger, self.trainee.accumulation)
+        self._learned = remembering.learned(self.run)
+        self.limits = self.chosen.grown(self._learned)
 
     def to_the_end(self) -> Outcome:
         """Supervise until the run is finished or stopped. A living attempt is adopted, a stopped run resumed."""
@@ -70,10 +87,20 @@ class Supervision:
 
     def _adopted(self) -> Attempt | None:
         attempt = attempts.last(self.run, self.ledger.events)
-        if attempt is None or attempts.closed(self.ledger.events, attempt.uuid):
+        if attempt is None:
+            return None
+        self._remember(attempt)  # it may have ended while nobody watched
+        if attempts.closed(self.ledger.events, attempt.uuid):
             return None
         self.ledger.add("adopted", attempt=attempt.uuid, number=attempt.number)
         return attempt
+
+    def _remember(self, attempt: Attempt, more: Learned = learning.NOTHING) -> None:
+        """Keep what an attempt has taught; the limits grow with it, for its successors and for us."""
+        known = self._learned.merged(remembering.of_attempt(self.run, attempt)).merged(more)
+        if known != self._learned:
+            self._learned, self.limits = known, self.chosen.grown(known)
+            remembering.keep(self.run, self.chosen, known)
 
     def _watch(self, attempt: Attempt) -> Attempt | Outcome:
         """Watch an attempt to its end; return what follows it."""
@@ -86,6 +113,8 @@ class Supervision:
             seen=lambda seen: self._seen(seen, attempt),
         )
         self._learn(watched.history.last)
+        record.healed(self.ledger, watched.history.last.healed)
+        self._remember(attempt, learning.of_history(watched.history))
         if watched.symptom is None:
             return self._stop_on_request(attempt, watched) if self._stop_asked() else _LEFT
         ended, known = watched.history.last.exit, None
@@ -102,6 +131,7 @@ class Supervision:
     def _seen(self, seen: Observation, attempt: Attempt) -> None:
         """Keep what a look teaches about the plan, and the log bounded."""
         self._learn(seen)
+        record.healed(self.ledger, seen.healed)
         attempts.forget(self.run, attempt.uuid)
         if seen.now - self._bounded_at > _BOUND_EVERY:
             self._bounded_at = seen.now
@@ -140,7 +170,8 @@ class Supervision:
                 place="end",
                 again=False,
             )
-        reason = f"finished and verified: {applied} steps, {found.reason}"
+        healing = record.healing(self.ledger.events)
+        reason = f"finished and verified: {applied} steps, {found.reason}{'; ' if healing else ''}{healing}"
         path = str(self.trainee.weights)
         size = self.trainee.weights.stat().st_size
         self.ledger.add("finished", attempt=attempt.uuid, reason=reason, weights=path, size=size, applied_steps=applied)

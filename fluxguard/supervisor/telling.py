@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fluxguard.supervisor import heals
 from fluxguard.supervisor.ledger import Event
 
 
@@ -17,6 +18,8 @@ def text(event: Event) -> str | None:
         case "plan" if values.get("planned_steps"):
             doubt = values.get("doubt")
             return f"{values['planned_steps']} steps are planned" + (f"\n         but: {doubt}" if doubt else "")
+        case "healed":
+            return heals.words(values)
         case "incident":
             lost = f", {values['lost_steps']} steps to train again" if values.get("lost_steps") else ""
             report = f"\n         report: {values['report']}" if values["report"] else ""

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from fluxguard.app import view
+from fluxguard.app import markup, view
 from fluxguard.app.view import Launch
 
 from fluxguard.launch import masking
@@ -153,6 +153,27 @@ def test_an_incident_without_its_report_is_still_shown() -> None:
     """Files can be gone."""
     (card,) = shown(seen(incidents=[{"cause": None, "words": None}])).cards
     assert card.cause == "Unknown cause"
+
+
+HEAL = {"words": "put right in place at step 12 after 61.2 s: a <batch>, because it was stuck", "identical": True}
+
+
+def test_what_was_put_right_is_shown_and_is_no_incident() -> None:
+    """Newest first, escaped, and never as if nothing had happened."""
+    quiet = "Nothing went wrong so far."
+    assert quiet in markup.incidents(shown(seen()))
+    screen = shown(seen(healed=[HEAL, {**HEAL, "words": "put right later"}], healing="healed 2 times in place"))
+    assert [line[:15] for line in screen.heals] == ["Put right later", "Put right in pl"]
+    made = markup.incidents(screen)
+    assert "a &lt;batch&gt;" in made
+    assert quiet not in made
+
+
+def test_a_finished_run_says_that_it_was_healed() -> None:
+    """And whether it is the same to the last bit."""
+    screen = shown(seen(state="finished", healed=[HEAL], healing="healed once in place, still bit-identical"))
+    assert "Healed once in place, still bit-identical. The result is complete" in screen.detail
+    assert "ealed" not in shown(seen(state="finished", healed=[], healing="")).detail
 
 
 def test_the_log_ends_with_the_last_lines_without_escape_codes() -> None:

@@ -1,6 +1,7 @@
 """A block swap waited for in a backward hook, where no signal handler of Python's runs."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -15,7 +16,7 @@ class Block(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        print("waiting", flush=True)
+        print("waiting", time.monotonic(), flush=True)
         fluxguard.result(future, "block swap")
         return grad * 2
 

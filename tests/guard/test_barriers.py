@@ -107,5 +107,6 @@ def test_outside_of_a_trainer_it_raises_with_the_ranks(spawn: Spawn, run: RunDir
     """Nothing ends a process that is no trainer."""
     started = ranks(spawn, run, "stuck")
     assert codes(started) == "[1, 1, None]"
-    assert "rank 0 raised RanksMissing barrier (rank 2 did not come) did not finish within 1 s (2,)" in started.output
+    assert "rank 0 raised RanksMissing barrier (rank 2 did not come) did not finish within 1 s on" in started.output
+    assert "limits.use(barrier=SECONDS) (2,)" in started.output
     assert "rank 1 raised RanksMissing" in started.output

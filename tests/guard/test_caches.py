@@ -96,7 +96,7 @@ def train(spawn: Spawn, tmp_path: Path) -> Train:
         return spawn(
             checkout / "flux_train_network.py", *FLAGS, "--output_dir", tmp_path / "out", *data,
             "--max_train_epochs", str(epochs), cwd=checkout,
-            env={"PYTHONPATH": "", "MINIATURE_STEP_SLEEP": str(slow), "FLUXGUARD_LIMITS": str(limits)},
+            env={"PYTHONPATH": "", "MINIATURE_STEP_SLEEP": str(slow), "FLUXGUARD_LIMITS": str(limits)}, torch=True,
         )  # fmt: skip
 
     return start

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from fluxguard import limits
 from fluxguard.guard import commands
-from fluxguard.limits import WaitLimits
+from fluxguard.limits import Limits, WaitLimits
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_a_program_has_the_limit_of_a_command(
     asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, limit: float | None
 ) -> None:
-    monkeypatch.setattr(commands, "limits", lambda: WaitLimits(command=limit))
+    monkeypatch.setattr(limits._process, "limits", Limits(wait=WaitLimits(command=limit)))
     assert commands.check_output(["git"], cwd="here") == b"answer"
     assert asked == [{"cwd": "here", "timeout": limit}]
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from fluxguard import limits
 from fluxguard.clock import FakeClock
 from fluxguard.guard import crew as crews
 from fluxguard.guard.watcher import Wait
-from fluxguard.limits import WaitLimits
+from fluxguard.limits import Limits, WaitLimits
 
 
 class Watched:
@@ -45,7 +46,7 @@ def test_the_limit_counts_from_the_last_byte_and_is_never_a_second_late(
 
     monkeypatch.setattr(crews, "time", SimpleNamespace(monotonic=clock.monotonic))
     monkeypatch.setattr(crews, "watcher", lambda: watched)
-    monkeypatch.setattr(crews, "limits", lambda: WaitLimits(first_batch=limit))
+    monkeypatch.setattr(limits._process, "limits", Limits(wait=WaitLimits(first_batch=limit)))
     monkeypatch.setattr(crews, "ProcessMoved", Reads)
     crew = crews.Crew(io.BytesIO())
     worker: Any = SimpleNamespace(pid=7)

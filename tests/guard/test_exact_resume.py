@@ -80,7 +80,7 @@ def test_a_killed_and_resumed_training_is_equal_to_the_undisturbed_one(
     script.write_text(TRAINER)
 
     def train(kill: int, state: str) -> str:
-        trainer = spawn(script, workers, lasting, accumulation, kill, flips, tmp_path / state)
+        trainer = spawn(script, workers, lasting, accumulation, kill, flips, tmp_path / state, torch=True)
         assert trainer.ends() == (9 if kill else 0), trainer.output
         return trainer.output.strip().splitlines()[-1] if not kill else ""
 

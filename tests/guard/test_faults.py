@@ -1,4 +1,4 @@
-"""Laws of the end: whatever is stuck, the process and its workers are gone within 2 s of the limit."""
+"""What the law of test_every_way.py leaves out: what exactly is said and set aside, and who is not ended at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from fluxguard import heartbeat
@@ -50,7 +49,7 @@ def supervised(tmp_path: Path) -> Supervised:
     beats.mkdir()
     (run.run).write_text(json.dumps({"version": 1, "beats": str(beats)}))
     waits = {"block_swap": LIMIT, "batch": LIMIT, "first_batch": 20, "read": LIMIT}
-    run.limits.write_text(json.dumps({"version": 1, "wait": waits}))
+    run.limits.write_text(json.dumps({"version": 1, "wait": waits, "max_heals": 0}))
     env = {"FLUXGUARD_RUN": str(run.root), "FLUXGUARD_ATTEMPT": ATTEMPT, "FLUXGUARD_LIMITS": str(run.limits)}
     return Supervised(run, env)
 
@@ -73,10 +72,9 @@ def beat(supervised: Supervised) -> heartbeat.Beat:
     return last
 
 
-@pytest.mark.parametrize("fault", ["stuck_swap.py", "stuck_swap_on_autograd.py"])
-def test_a_swap_that_never_returns_ends_the_trainer(spawn: Spawn, supervised: Supervised, fault: str) -> None:
-    """A stuck pool thread cannot hold the process, on whichever thread the swap was waited for."""
-    trainer = spawn(FAULTS / fault, "begin", env=supervised.env)
+def test_a_swap_that_never_returns_ends_the_trainer(spawn: Spawn, supervised: Supervised) -> None:
+    """A stuck pool thread cannot hold the process; last words, stacks and heartbeat say where it was."""
+    trainer = spawn(FAULTS / "stuck_swap.py", "begin", env=supervised.env)
     since = trainer.until("waiting")
     assert gone(trainer, since) == AGAIN
     words = supervised.last_words()
@@ -93,14 +91,6 @@ def test_without_a_supervisor_the_stacks_are_on_standard_error(spawn: Spawn, sup
     trainer = spawn(FAULTS / "stuck_swap.py", "begin", env=env)
     assert gone(trainer, trainer.until("waiting")) == AGAIN
     assert "waits.py" in trainer.output
-
-
-@pytest.mark.parametrize("where", ["scope", "swap"])
-def test_a_held_interpreter_is_ended_all_the_same(spawn: Spawn, supervised: Supervised, where: str) -> None:
-    """faulthandler needs no interpreter; its stacks say where."""
-    trainer = spawn(FAULTS / "held_gil.py", str(LIMIT), where, env=supervised.env)
-    assert gone(trainer, trainer.until("waiting")) == 1
-    assert "held_gil.py" in supervised.run.stacks(0).read_text()
 
 
 WAYS = [[], ["persistent"], ["spawn"], ["persistent", "accelerate"], ["busy"], ["middle"]]
@@ -181,15 +171,6 @@ def test_a_picture_that_cannot_be_read_ends_the_trainer(spawn: Spawn, supervised
     assert how != "stuck" or "image loading (picture.png) did not finish within 1 s" in trainer.output
 
 
-@pytest.mark.parametrize("begin", ["begin", "page"])
-@pytest.mark.parametrize("how", ["slow", "decoding"])
-def test_a_slow_picture_is_waited_for(spawn: Spawn, supervised: Supervised, how: str, begin: str) -> None:
-    """A byte now and then, or a busy decoder, for four times the limit is no dead disk."""
-    trainer = spawn(FAULTS / "slow_pictures.py", how, begin, env=supervised.env)
-    assert trainer.ends() == 0, trainer.output
-    assert "done" in trainer.output
-
-
 def test_a_picture_that_cannot_be_read_raises_outside_of_a_trainer(spawn: Spawn, supervised: Supervised) -> None:
     """Once: the executor is not waited for a second time."""
     page = spawn(FAULTS / "slow_pictures.py", "stuck", env=supervised.env)
@@ -209,13 +190,6 @@ def test_workers_do_not_outlive_a_killed_trainer(spawn: Spawn, supervised: Super
     assert gone(trainer, time.monotonic()) == -signal.SIGKILL
 
 
-def test_a_child_forked_inside_a_wait_ends_by_itself(spawn: Spawn, supervised: Supervised) -> None:
-    """faulthandler's timer has no thread in a forked child, whose interpreter would wait for it for ever."""
-    trainer = spawn(FAULTS / "fork_in_a_wait.py", str(LIMIT), env=supervised.env)
-    since = trainer.until("child ended 0")
-    assert gone(trainer, since) == 1
-
-
 def test_a_page_is_never_ended(spawn: Spawn, supervised: Supervised) -> None:
     """Until `train_begins`, exit_after is inert: FluxGym's page imports the same modules."""
     page = spawn(FAULTS / "late_scope.py", env=supervised.env)
@@ -223,47 +197,21 @@ def test_a_page_is_never_ended(spawn: Spawn, supervised: Supervised) -> None:
     assert "lived" in page.output
 
 
-def test_a_trainer_that_was_stopped_is_not_late(spawn: Spawn, supervised: Supervised) -> None:
-    """Time in which the process was stopped is not time it waited."""
-    values = json.loads(supervised.run.limits.read_text())
-    values["wait"]["block_swap"] = 9
-    supervised.run.limits.write_text(json.dumps(values))
-    trainer = spawn(FAULTS / "stuck_swap.py", "begin", env=supervised.env)
-    since = trainer.until("waiting")
-    time.sleep(0.3)
-    process = psutil.Process(trainer.pid)
-    process.suspend()
-    time.sleep(7)
-    process.resume()
-    assert trainer.ends() == AGAIN
-    assert time.monotonic() - since > 9 + 6
-
-
-@pytest.mark.parametrize("how", ["main", "worker"])
-def test_a_fifo_in_place_of_a_cache_is_refused_at_once(spawn: Spawn, supervised: Supervised, how: str) -> None:
+def test_a_fifo_in_place_of_a_cache_is_refused_at_once(spawn: Spawn, supervised: Supervised) -> None:
     """The file is named, also when it was read in a worker, and out of the way for the next attempt."""
-    trainer = spawn(FAULTS / "fifo_read.py", how, "begin", env=supervised.env)
+    trainer = spawn(FAULTS / "fifo_read.py", "worker", "begin", env=supervised.env)
     assert gone(trainer, trainer.until("waiting"), 10) == 1
     assert "CacheBroken" in trainer.output
     assert "image.npz: is a FIFO" in trainer.output
     assert (trainer.log.parent / "image.npz.broken").exists()
 
 
-@pytest.mark.parametrize("begin", ["begin", "page"])
-def test_an_open_that_blocks_is_interrupted(spawn: Spawn, supervised: Supervised, begin: str) -> None:
-    """On the main thread an alarm ends the wait, with the file named and left as it is."""
-    trainer = spawn(FAULTS / "fifo_read.py", "open", begin, env=supervised.env)
+def test_an_open_that_blocks_is_interrupted(spawn: Spawn, supervised: Supervised) -> None:
+    """On the main thread an alarm ends the wait, also in a page, with the file named and left as it is."""
+    trainer = spawn(FAULTS / "fifo_read.py", "open", "page", env=supervised.env)
     assert gone(trainer, trainer.until("waiting")) == 1
     assert "DeadlineExceeded: reading image.npz did not finish within 1 s" in trainer.output
     assert (trainer.log.parent / "image.npz").exists()
-
-
-@pytest.mark.parametrize("thread", ["main", "thread"])
-def test_a_slow_read_is_never_ended(spawn: Spawn, supervised: Supervised, thread: str) -> None:
-    """A byte every 0.2 s for four times the limit is a slow disk, not a broken one."""
-    trainer = spawn(FAULTS / "slow_reader.py", str(4 * LIMIT), thread, env=supervised.env)
-    assert trainer.ends() == 0
-    assert "read 2" in trainer.output
 
 
 @pytest.mark.parametrize(("thread", "code"), [("main", 1), ("thread", AGAIN)])
@@ -276,10 +224,9 @@ def test_a_read_that_gets_nothing_more_is_ended(spawn: Spawn, supervised: Superv
         assert supervised.last_words()["file"] == "image.npz"
 
 
-@pytest.mark.parametrize("how", ["main", "worker"])
-def test_a_truncated_cache_is_named(spawn: Spawn, how: str) -> None:
+def test_a_truncated_cache_is_named(spawn: Spawn) -> None:
     """Upstream's log never names the file; the sentence of the guard reaches main through torch."""
-    trainer = spawn(FAULTS / "truncated_npz.py", how)
+    trainer = spawn(FAULTS / "truncated_npz.py", "worker")
     assert trainer.ends() == 1
     assert "CacheBroken" in trainer.output.splitlines()[-1] or "CacheBroken" in trainer.output
     assert "image.npz: is truncated or damaged" in trainer.output

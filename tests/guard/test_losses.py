@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fluxguard.guard import deadlines, losses
+from fluxguard import limits
+from fluxguard.guard import losses
 from fluxguard.guard.ending import Verdict
 from fluxguard.heartbeat import Heart
 from fluxguard.limits import Limits
@@ -18,7 +19,7 @@ def verdicts(monkeypatch: pytest.MonkeyPatch, heart: Heart) -> list[Verdict]:
     """Note the ends instead of ending, with a limit of 3."""
     ended: list[Verdict] = []
     monkeypatch.setattr(losses, "_losses", losses._Losses())
-    monkeypatch.setattr(deadlines, "all_limits", lambda: Limits(max_bad_losses=3))
+    monkeypatch.setattr(limits._process, "limits", Limits(max_bad_losses=3))
     monkeypatch.setattr(losses, "end_process", ended.append)
     return ended
 

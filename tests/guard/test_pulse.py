@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 
 from fluxguard.guard import pulse
 from fluxguard.heartbeat import Heart
+from fluxguard.limits import WaitLimits
 from fluxguard.supervisor.troubles import troubles
 from tests.supervisor.histories import BEAT
 
@@ -65,11 +67,81 @@ def test_advance_opens_its_phase_and_counts_on(heart: Heart) -> None:
     assert not heart.muted
 
 
+def test_a_phase_lasts_until_the_next_one(heart: Heart) -> None:
+    """As a plain statement."""
+    pulse.phase("load")
+    heart.done = 5
+    pulse.phase("sampling")
+    assert (heart.phase, heart.done) == (b"sampling", 0)
+
+
+@pytest.mark.parametrize("block", [pulse.phase, pulse.during])
+def test_a_phase_may_end_with_its_block(heart: Heart, block: type[pulse.phase] | type[pulse.during]) -> None:
+    """The phase before it begins again then, whatever happened, and however deep."""
+    pulse.phase("step")
+    with contextlib.suppress(KeyError), block("sampling"):
+        with block("saving"):
+            assert heart.phase == b"saving"
+        assert heart.phase == b"sampling"
+        raise KeyError
+    assert heart.phase == b"step"
+
+
+def test_a_phase_may_be_that_of_a_function(heart: Heart) -> None:
+    """From each call to its end, of one that calls itself too."""
+    seen: list[bytes] = []
+
+    @pulse.during("hash")
+    def depth(left: int) -> int:
+        seen.append(heart.phase)
+        return 0 if left == 0 else depth(left - 1)
+
+    assert heart.phase == b"load"
+    depth(2)
+    assert seen == [b"hash"] * 3
+    assert heart.phase == b"load"
+
+
+@pytest.mark.parametrize("block", [pulse.phase, pulse.during])
+def test_a_phase_in_which_the_training_begins_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, heart: Heart, block: type[pulse.phase] | type[pulse.during]
+) -> None:
+    """Nobody listened before it, so there is nothing to go back to."""
+    monkeypatch.setattr(pulse._trainer, "heart", None)
+    with block("load"):
+        monkeypatch.setattr(pulse._trainer, "heart", heart)
+        heart.phase = b"step"
+    assert heart.phase == b"step"
+
+
+@pytest.mark.parametrize("kind", ["block_swap", "batch", "first_batch", "read", "barrier"])
+def test_the_longest_wait_of_each_kind_is_kept(heart: Heart, kind: str) -> None:
+    """It is named as its limit is."""
+    assert hasattr(WaitLimits(), kind)
+    pulse.phase("step")
+    for seconds in (1.0, 3.0, 2.0):
+        pulse.completed(kind, seconds)
+    kept = {name: getattr(heart, name) for name in pulse._LONGEST.values()}
+    assert kept.pop(pulse._LONGEST[kind]) == 3.0
+    assert not any(kept.values())
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("block_swap", 0.0), ("batch", 0.0), ("read", 3.0), ("barrier", 3.0)])
+def test_waits_of_each_step_are_learned_from_in_steps_only(heart: Heart, kind: str, kept: float) -> None:
+    """The first step compiles and warms up."""
+    pulse.phase("first step")
+    pulse.completed(kind, 3.0)
+    assert getattr(heart, pulse._LONGEST[kind]) == kept
+
+
 @pytest.mark.parametrize("items", [[], [1, 2]])
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, items: list[int]) -> None:
     """Without a supervisor every word is a no-op."""
     monkeypatch.setattr(pulse._trainer, "heart", None)
     pulse.advance("hash", 5)
+    pulse.completed("read", 5.0)
+    with pulse.phase("sampling"), pulse.during("saving"):
+        pulse.step(1)
     assert list(pulse.counted(items)) == items
 
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import sys
 import threading
-import time
 import weakref
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fluxguard.errors import CacheBroken, DeadlineExceeded, WorkerStuck
-from fluxguard.guard import broken, progress
+from fluxguard.guard import alarm, broken, progress
 from fluxguard.guard.reads import reads, rebuilds
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals and FIFOs")
@@ -29,6 +26,13 @@ def load(path: str | os.PathLike[str]) -> bytes:
         raise EOFError("No data left in file")
     with zipfile.ZipFile(path) as archive:
         return archive.read("latents.npy")
+
+
+@pytest.fixture(autouse=True, params=["signals", "no signals"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each law hold on the main thread, and where a thread of ours reads: on Windows, and on other threads."""
+    if request.param == "no signals":
+        monkeypatch.setattr(alarm, "_SIGNAL", None)
 
 
 @pytest.fixture
@@ -96,6 +100,16 @@ def test_written_bytes_are_progress(tmp_path: Path) -> None:
         assert not moved.moved()
     counters.write_text(counters.read_text().replace("syscw: 1", "syscw: 2"))
     assert not moved.moved()
+
+
+def test_where_nothing_is_counted_nothing_moves(tmp_path: Path) -> None:
+    """On other systems than Linux a limit counts from the beginning of the read."""
+    moved = progress._Moved(str(tmp_path / "none"), own=False)
+    assert not moved.moved()
+    silence = progress.Silence(8, now=100)
+    assert silence.left(107) == 1
+    silence.heard(107)
+    assert (silence.left(107), silence.longest) == (8, 7)
 
 
 def test_an_empty_file_is_set_aside(cache: Path) -> None:
@@ -173,6 +187,14 @@ def test_a_folder_is_refused_and_left(tmp_path: Path) -> None:
     with pytest.raises(CacheBroken, match="is a folder"):
         load(tmp_path)
     assert tmp_path.exists()
+
+
+@posix
+def test_a_device_is_refused() -> None:
+    """What it delivers may never end, or never come."""
+    with pytest.raises(CacheBroken, match="is a device or a socket, not a regular file"):
+        load("/dev/null")
+    assert os.path.exists("/dev/null")
 
 
 def test_a_folder_under_the_name_of_a_cache_is_set_aside(cache: Path) -> None:
@@ -285,36 +307,10 @@ def test_a_block_is_guarded_as_a_function_is(cache: Path) -> None:
         raise EOFError
 
 
-@pytest.fixture
-def own_alarm() -> Iterator[list[float]]:
-    """An alarm of somebody else's, and when it rang; pytest-timeout's own is put back afterwards."""
-    rung: list[float] = []
-    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(time.monotonic()))
-    left, every = signal.setitimer(signal.ITIMER_REAL, 0)
-    yield rung
-    signal.signal(signal.SIGALRM, before)
-    signal.setitimer(signal.ITIMER_REAL, left, every)
-
-
-@posix
-def test_a_foreign_alarm_keeps_its_time_and_its_bell(cache: Path, own_alarm: list[float]) -> None:
-    """One timer per process: what somebody else set before a read is set after it."""
-    bell = signal.getsignal(signal.SIGALRM)
-    signal.setitimer(signal.ITIMER_REAL, 60)
-    with reads(cache), reads(cache):
-        assert signal.getitimer(signal.ITIMER_REAL)[0] < 2
-    assert 59 < signal.getitimer(signal.ITIMER_REAL)[0] <= 60
-    assert signal.getsignal(signal.SIGALRM) is bell
-    assert not own_alarm
-
-
-@posix
-@pytest.mark.usefixtures("own_alarm")
-def test_no_alarm_is_left_behind(cache: Path) -> None:
-    """After a read the process is as before, whatever the read did."""
-    with pytest.raises(KeyError), reads(cache):
-        raise KeyError
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+def test_a_word_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that is given no path is called as it is."""
+    monkeypatch.setattr("fluxguard.guard.reads._read", None)
+    assert reads(lambda word, number=0: (word, number))("latents", number=3) == ("latents", 3)
 
 
 def test_other_threads_read_without_an_alarm(cache: Path) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from fluxguard import manifest
+from fluxguard import limits, manifest
 from fluxguard.errors import StateUnusable
-from fluxguard.guard import deadlines, resume, saves
-from fluxguard.limits import WaitLimits
+from fluxguard.guard import resume, saves
+from fluxguard.limits import Limits, WaitLimits
 
 RANDOM_STATES = {"base": {"torch": "b"}, "order": {"torch": "o"}, "now": {"torch": "n"}}
 HERE = resume.Position(epoch=2, batch=1, batches_per_epoch=10, step=11, trained=True)
@@ -174,7 +174,7 @@ def test_another_process_adds_its_random_states_once_the_first_has_saved(
 def test_another_process_does_not_wait_for_ever_for_the_first(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deadlines, "limits", lambda: WaitLimits(barrier=5.0))
+    monkeypatch.setattr(limits._process, "limits", Limits(wait=WaitLimits(barrier=5.0)))
     clock = Ticking()
     saves.save_state(Second(), tmp_path / "a-state", clock)
     assert 5.0 < clock.now < 6.0

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import threading
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 import pytest
 
 import fluxguard
 from fluxguard.errors import DeadlineExceeded
+from fluxguard.guard import waits
+from fluxguard.heartbeat import Heart
 
 
 def _failed(error: Exception) -> Future[None]:
@@ -44,6 +48,78 @@ def test_an_error_of_the_job_is_its_own(kind: type[Exception]) -> None:
     with pytest.raises(kind) as caught:
         fluxguard.result(_failed(error), limit=0.02)
     assert caught.value is error
+
+
+def test_a_job_that_ends_while_it_is_asked_for_gives_its_result() -> None:
+    """Between the look and the question whether it is done."""
+
+    class Late(Future[int]):
+        def done(self) -> bool:
+            if not super().done():
+                self.set_result(3)
+            return super().done()
+
+    assert fluxguard.result(Late(), limit=0.02) == 3
+
+
+@pytest.mark.parametrize("asked", ["result", "exception"])
+def test_an_alarm_that_rings_in_the_wait_passes_through(asked: str) -> None:
+    """What its handler raises is a TimeoutError too, and not taken for a job that still runs."""
+    rung = DeadlineExceeded("reading a file", 3.0)
+
+    class Interrupted(Future[int]):
+        def result(self, timeout: float | None = None) -> int:
+            if asked == "result":
+                raise rung
+            return super().result(timeout)
+
+        def exception(self, timeout: float | None = None) -> BaseException | None:
+            raise rung
+
+    with pytest.raises(DeadlineExceeded) as caught:
+        fluxguard.result(Interrupted(), limit=60)
+    assert caught.value is rung
+
+
+@pytest.mark.parametrize("limit", [1e300, threading.TIMEOUT_MAX * 2])
+def test_a_limit_may_be_longer_than_the_system_can_wait(limit: float) -> None:
+    """Then it is none."""
+    future: Future[int] = Future()
+    timer = threading.Timer(0.02, future.set_result, [3])
+    timer.start()
+    assert fluxguard.result(future, limit=limit) == 3
+    timer.join()
+
+
+def test_a_swap_that_was_waited_for_is_learned_from(heart: Heart) -> None:
+    """In a step; one that failed is not, nor is another wait."""
+    heart.phase = b"step"
+
+    def waited(what: str, answer: Callable[[Future[int]], None]) -> float:
+        future: Future[int] = Future()
+        timer = threading.Timer(0.02, answer, [future])
+        timer.start()
+        with contextlib.suppress(KeyError):
+            fluxguard.result(future, what)
+        timer.join()
+        return heart.longest_swap
+
+    assert waited("block swap", lambda future: future.set_exception(KeyError())) == 0
+    assert waited("another", lambda future: future.set_result(3)) == 0
+    assert 0 < waited("block swap", lambda future: future.set_result(3)) < 30
+
+
+def test_a_swap_in_which_the_machine_slept_is_not_learned_from(monkeypatch: pytest.MonkeyPatch, heart: Heart) -> None:
+    """Its time says nothing."""
+    heart.phase = b"step"
+    future: Future[int] = Future()
+    slept = iter([0.0, 3600.0])
+    monkeypatch.setattr(waits, "lost", lambda: next(slept))
+    timer = threading.Timer(0.02, future.set_result, [3])
+    timer.start()
+    assert fluxguard.result(future) == 3
+    timer.join()
+    assert heart.longest_swap == 0
 
 
 def test_a_cancelled_job_is_cancelled() -> None:

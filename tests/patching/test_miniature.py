@@ -50,7 +50,7 @@ def train(spawn: Any) -> Train:
     def start(checkout: Path, output: Path, *extra: str, until: str = "") -> str:
         trainer = spawn(
             checkout / "flux_train_network.py", *FLAGS, "--output_dir", output, *extra, cwd=checkout,
-            env={"PYTHONPATH": "", "OMP_NUM_THREADS": "1"},
+            env={"PYTHONPATH": "", "OMP_NUM_THREADS": "1"}, torch=True,
         )  # fmt: skip
         if until:
             trainer.when((output / until).is_dir, within=90.0)

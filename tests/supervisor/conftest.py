@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,19 +17,19 @@ from fluxguard.launch import flags as launch_flags
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir, write_json
 from fluxguard.supervisor import ledger, processes
+from fluxguard.supervisor.learning import Chosen, named
 from fluxguard.supervisor.ledger import Ledger
 from fluxguard.supervisor.supervise import Supervision
 from fluxguard.supervisor.trainee import Trainee
 
 FAKE = Path(__file__).parents[1] / "faults" / "fake" / "flux_train_network.py"
 
-QUICK = Limits.from_mapping(
-    {
-        "phase": {name: {"patience": 1.5, "ceiling": 4.0} for name in ("load", "first step", "step", "saving")},
-        "watch": {"grace": 0.5, "settle": 0.1, "backoff": 0.2},
-        "max_restarts": 2,
-    }
-)
+_QUICK: dict[str, Any] = {
+    "phase": {name: {"patience": 1.5, "ceiling": 4.0} for name in ("load", "first step", "step", "saving")},
+    "watch": {"grace": 0.5, "settle": 0.1, "backoff": 0.2},
+    "max_restarts": 2,
+}
+QUICK = Chosen(Limits.from_mapping(_QUICK), named(_QUICK, "the tests"))
 
 
 @dataclass
@@ -65,7 +66,7 @@ class FakeRun:
                 accumulation=flags.gradient_accumulation_steps,
                 own_cadence=False,
             ),
-            limits=QUICK,
+            chosen=QUICK,
             clock=SystemClock(),
         )
 

@@ -52,6 +52,20 @@ def test_the_guard_is_believed_first() -> None:
     assert found.again
 
 
+def test_ranks_that_did_not_come_are_named() -> None:
+    """As the guard names them."""
+    words = {
+        "cause": "barrier",
+        "verdict": "again",
+        "what": "barrier (rank 3 did not come)",
+        "limit": 300,
+        "waited": 301,
+    }
+    found = diagnose(ENDED, Evidence(exit=Exit(code=1), last_words=words))
+    assert "rank 3 did not come" in found.words
+    assert "300 s" in found.words
+
+
 def test_the_guard_may_ask_for_no_other_attempt() -> None:
     """Never means never."""
     words = {"cause": "wait", "verdict": "never", "what": "something", "limit": 2.0, "waited": 2.1}

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+import uuid
 from collections.abc import Callable
 
 import psutil
 import pytest
 
+from fluxguard import heartbeat, limits
 from fluxguard.clock import SystemClock
+from fluxguard.heartbeat import Heart
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import status, stopping
+from fluxguard.supervisor import ledger, status, stopping
 from fluxguard.supervisor.ledger import Event
 from fluxguard.supervisor.states import Sealed
-from tests.supervisor.conftest import FakeRun
+from fluxguard.supervisor.supervise import Supervision
+from tests.supervisor.conftest import QUICK, FakeRun
 
 pytestmark = pytest.mark.integration
 
@@ -266,3 +271,75 @@ def test_a_run_that_nobody_watches_is_stopped_without_losing_its_plan(fake: Make
     assert "resumes it" in stopping.stop(run.run, SystemClock())
     assert run.supervision().to_the_end().finished
     assert run.embodied() == ALL
+
+
+def living(fake: FakeRun) -> str:
+    """Wait until an attempt lives; return its uuid."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        attempt = attempts.last(fake.run, ledger.read(fake.run.ledger))
+        if attempt is not None and attempt.processes():
+            return attempt.uuid
+        time.sleep(0.01)
+    pytest.fail("no attempt was started")
+
+
+def beside(supervision: Supervision) -> threading.Thread:
+    """Supervise in a thread."""
+    thread = threading.Thread(target=supervision.to_the_end, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_what_an_attempt_has_waited_for_holds_for_the_next(fake: MakeRun) -> None:
+    """Also when it was killed: in the file of the guard, in the same supervision, and for the supervisor after it."""
+    run = fake()
+    run.fault("hang", 10)
+    supervision = run.supervision()
+    thread = beside(supervision)
+    mark = living(run)
+    run.run.beats().mkdir(exist_ok=True)
+    heart = Heart(heartbeat.path_for(run.run.beats(), 1), rank=1, attempt=uuid.UUID(mark).bytes)
+    heart.longest_batch = 7.5
+    heart.beat()
+    thread.join(30)
+    assert incidents(run) == ["no progress (step)"]
+    assert limits.read(run.run.limits).wait.batch == 75.0
+    assert limits.read(run.run.limits).phase == QUICK.limits.phase  # which the tests have chosen
+    assert supervision.limits.wait.batch == run.supervision().limits.wait.batch == 75.0
+
+
+def test_what_an_attempt_has_waited_for_is_learned_when_nobody_watched_its_end(fake: MakeRun) -> None:
+    """By the next supervisor, from the last heartbeat."""
+    run = fake()
+    mark = str(uuid.uuid4())
+    first = run.supervision()
+    first.ledger.add("attempt", attempt=mark, number=1, start_step=0, log_from=0)
+    first.ledger.add("ended", attempt=mark, step=3)
+    run.run.beats().mkdir(exist_ok=True)
+    heart = Heart(heartbeat.path_for(run.run.beats(), 0), attempt=uuid.UUID(mark).bytes)
+    heart.longest_swap = 4.0
+    heart.beat()
+    after = run.supervision()
+    assert after._adopted() is None
+    assert after.limits.wait.block_swap == limits.read(run.run.limits).wait.block_swap == 40.0
+
+
+def test_what_was_put_right_is_told_and_counted_at_the_end(fake: MakeRun) -> None:
+    """Once each, and it is no incident."""
+    run = fake(step=0.05)
+    supervision = run.supervision()
+    thread = beside(supervision)
+    heal = {
+        "version": 1, "attempt": living(run), "rank": 0, "step": 3, "time": 1.7e9, "what": "a batch", "why": "stuck",
+        "cause": "loader worker", "seconds": 2.0, "identical": True, "doubt": "", "file": None, "workers": [7],
+    }  # fmt: skip
+    with run.run.healed(0).open("w") as file:
+        file.write(f"{json.dumps(heal)}\nnot ours\n{json.dumps({**heal, 'step': 4})}\n{json.dumps(heal)[:30]}")
+    thread.join(30)
+    seen = status.read(run.run)
+    assert seen is not None
+    assert (seen.state, seen.incidents) == ("finished", [])
+    assert [one["step"] for one in seen.healed] == [3, 4]
+    assert seen.healing == "healed 2 times in place, still bit-identical"
+    assert seen.reason.endswith(seen.healing)

@@ -48,6 +48,19 @@ def test_a_save_is_let_end_before_a_stop() -> None:
     assert 60 <= now < 61
 
 
+def test_a_heal_is_no_hang() -> None:
+    """Workers are stuck for their limit, and fresh ones take the time of a first batch: nothing outside ends that."""
+    stuck, fresh = LIMITS.wait.batch or 0, LIMITS.wait.first_batch or 0
+
+    def healing(clock: FakeClock) -> Observation:
+        beats = 5 + (clock.now > 10) + (clock.now > 10 + stuck) + max(0, int(clock.now - 10 - stuck - fresh))
+        return look(clock.now, beat=replace(BEAT, beats=beats), cpu=0.5 * clock.now)
+
+    result, now = watched(healing, stop_at=1000)
+    assert result.symptom is None
+    assert now >= 1000
+
+
 class Suspended(FakeClock):
     """A clock of a machine that sleeps for an hour, once, in the middle of a sleep of ours."""
 

@@ -1,8 +1,4 @@
-"""Measures the bars: prints a table and writes bench.json. Each value is the median of at least 15 repeats.
-
-make bench                           (about six minutes)
-BENCH_CHECKOUT=DIR make bench        the same, hardening copies of a checkout that the user has
-"""
+"""What the supervisor, the patching and the tests cost: everything that is not the guard."""
 
 from __future__ import annotations
 
@@ -14,8 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,43 +17,13 @@ import psutil
 
 from fluxguard import heartbeat
 from fluxguard.heartbeat import Heart
+from tests.bench.measure import FAULTS, REPEATS, Row, median_us
 
-REPEATS = 15
-FAULTS = Path(__file__).parent / "faults"
 FAKE = FAULTS / "fake" / "flux_train_network.py"
 MINIATURE = Path(heartbeat.__file__).parent / "demo"
+UNIT_REPEATS = 5
 PATCHED_BYTES = 3_500_000
 """Python in a checkout of sd-scripts, tests left out."""
-LIMIT = 1.0
-
-
-@dataclass(frozen=True)
-class Row:
-    """One bar."""
-
-    name: str
-    value: float
-    unit: str
-    bar: float
-    better: str = "lower"
-
-    @property
-    def met(self) -> bool:
-        """Whether the value is on the right side of the bar."""
-        return self.value <= self.bar if self.better == "lower" else self.value >= self.bar
-
-
-def median_us(act: Callable[[], object], inner: int) -> float:
-    """Return the median cost of one call in microseconds, over REPEATS medians of `inner` calls."""
-    medians = []
-    for _ in range(REPEATS):
-        costs = []
-        for _ in range(inner):
-            began = time.perf_counter_ns()
-            act()
-            costs.append(time.perf_counter_ns() - began)
-        medians.append(statistics.median(costs) / 1000)
-    return statistics.median(medians)
 
 
 def heartbeat_rows(folder: Path) -> list[Row]:
@@ -73,44 +37,6 @@ def heartbeat_rows(folder: Path) -> list[Row]:
         ]
     finally:
         path.unlink(missing_ok=True)
-
-
-def gone_after_limit(words: tuple[str, ...], folder: Path) -> float:
-    """Return the seconds between a fatal limit of `LIMIT` s and the end of the last process of a fault."""
-    limits = folder / "limits.json"
-    waits = dict.fromkeys(("block_swap", "batch", "first_batch", "read"), LIMIT)
-    limits.write_text(json.dumps({"version": 1, "wait": waits}))
-    env = {**os.environ, "FLUXGUARD_LIMITS": str(limits), "PYTHONPATH": str(FAULTS.parents[1])}
-    with (folder / "fault.log").open("w+b") as log:
-        process = psutil.Popen([sys.executable, str(FAULTS / words[0]), *words[1:]], env=env, stdout=log, stderr=log)
-        stuck_at, waits_seen, known = 0.0, 0, {}
-        while process.poll() is None:
-            known.update({child.pid: child for child in process.children(recursive=True)})
-            waits_now = (folder / "fault.log").read_bytes().count(b"waiting")
-            if waits_now > waits_seen:
-                stuck_at, waits_seen = time.monotonic(), waits_now
-            time.sleep(0.01)
-        while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in known.values()):
-            time.sleep(0.01)
-        return time.monotonic() - stuck_at - LIMIT
-
-
-def gone_rows(folder: Path) -> list[Row]:
-    """Measure how fast a process is really gone after a fatal limit, for three ways to be stuck."""
-    named = {
-        "stuck executor thread": ("stuck_swap.py", "begin"),
-        "stopped loader worker": ("stopped_worker.py", "begin"),
-        "held GIL": ("held_gil.py", str(LIMIT)),
-    }
-    return [
-        Row(
-            f"gone after a fatal limit: {name}",
-            statistics.median(gone_after_limit(words, folder) for _ in range(REPEATS)),
-            "s",
-            2.0,
-        )
-        for name, words in named.items()
-    ]
 
 
 def fake_run(folder: Path, name: str, *, step: float, epochs: int) -> tuple[psutil.Popen, Path]:
@@ -196,11 +122,11 @@ def import_row() -> Row:
 def unit_row() -> Row:
     """Measure the unit tests, pytest's own start included."""
     costs = []
-    for _ in range(REPEATS):
+    for _ in range(UNIT_REPEATS):
         began = time.perf_counter()
         subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "not integration"], stdout=subprocess.DEVNULL)
         costs.append(time.perf_counter() - began)
-    return Row("all unit tests", statistics.median(costs), "s", 5.0)
+    return Row(f"all unit tests ({UNIT_REPEATS} runs)", statistics.median(costs), "s", 5.0)
 
 
 def generated_checkout(folder: Path) -> Path:
@@ -238,26 +164,15 @@ def patching_rows(folder: Path) -> list[Row]:
     ]
 
 
-def main() -> None:
-    """Measure everything, print it, and write bench.json."""
+def rows() -> list[Row]:
+    """Measure all of them."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        rows = [
+        return [
             *heartbeat_rows(folder),
             import_row(),
             *patching_rows(folder),
             unit_row(),
-            *gone_rows(folder),
             *supervisor_rows(folder),
             *restart_rows(folder),
         ]
-    for row in rows:
-        sign = "<=" if row.better == "lower" else ">="
-        met = "" if row.met else "   MISSED"
-        sys.stdout.write(f"{row.name:45} {row.value:9.3f} {row.unit:12} {sign} {row.bar:g}{met}\n")
-    Path("bench.json").write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
-    sys.exit(0 if all(row.met for row in rows) else 1)
-
-
-if __name__ == "__main__":
-    main()
