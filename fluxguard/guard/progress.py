@@ -15,7 +15,7 @@ _COUNTERS = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
 
 TICK = 1.0
 """Seconds between two looks at a read; one that is over by the first is not looked at at all."""
-_TICKS = 4  # in a limit, at least
+_TICKS = 25  # in a limit, at least: so much of it, a twenty-fifth or a second, may it be late
 SHORT = _TICKS * TICK
 """A limit below this one is looked at more often."""
 

@@ -26,6 +26,8 @@ from fluxguard.guard.watcher import awake, lost
 
 Call = Callable[..., Any]
 
+_SOON = 0.04  # the first look at what a reader has read: most reads are over by then, and this late a limit may be
+
 
 class _Stuck:
     """The outcome of a read that was given up."""
@@ -175,9 +177,10 @@ def _attempt(path: str, limit: float, call: Call, args: tuple[Any, ...], *, firs
     desk.call = (Carried(), call, args)
     desk.go.release()
     try:
-        left = deadlines.remaining()
-        every = tick(limit)
-        if not desk.done.acquire(timeout=min(every, left) if left > 0 else every) and not _passed(reader, limit, first):
+        left, soon = deadlines.remaining(), min(_SOON, tick(limit))
+        if not desk.done.acquire(timeout=min(soon, left) if left > 0 else soon) and not _passed(
+            reader, limit, first, soon
+        ):
             reader.abandon()
             return _Stuck(desk.path)
     except BaseException:
@@ -187,10 +190,10 @@ def _attempt(path: str, limit: float, call: Call, args: tuple[Any, ...], *, firs
     return desk.outcome()
 
 
-def _passed(reader: Reader, limit: float, first: bool) -> bool:
-    """Wait on, from the first tick, and return whether the read has passed before its limit has."""
+def _passed(reader: Reader, limit: float, first: bool, waited: float) -> bool:
+    """Wait on, after so many seconds, and return whether the read has passed before its limit has."""
     desk, every, slept = reader.desk, tick(limit), lost()
-    silence = Silence(limit, awake() - every)
+    silence = Silence(limit, awake() - waited)
     silence.heard(awake())
     moved = ThreadMoved(reader.thread.native_id or 0)
     while silence.left(awake()) > 0:

@@ -61,10 +61,12 @@ def reads(subject: Any) -> Any:
 
     @functools.wraps(subject)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        path = _path_among(args, kwargs)
-        if path is None:
-            return subject(*args, **kwargs)
-        return _bounded(path, _read, path, subject, args, kwargs)
+        path = args[0] if args else None
+        if type(path) is not str or not path.endswith(broken.CACHES):  # as nearly all are: a read is little more
+            path = _path_among(args, kwargs)
+            if path is None:
+                return subject(*args, **kwargs)
+        return _bounded(path, _read, (path, subject, args, kwargs))
 
     return guarded
 
@@ -99,7 +101,7 @@ def _path_among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 def _exists(path: str) -> bool:
     """Return whether something lies under a name; even to ask for that may block on a mount that is gone."""
-    return bool(_bounded(path, os.path.lexists, path))
+    return bool(_bounded(path, os.path.lexists, (path,)))
 
 
 def _read(path: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -142,7 +144,7 @@ def _judge(path: str, error: Exception) -> None:
         raise broken.set_aside(path, reason, found) from error
 
 
-def _bounded(path: str, call: Callable[..., Any], *args: Any) -> Any:
+def _bounded(path: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Return what `call(*args)` returns, with the limit of a file read in whichever way this thread allows."""
     limit = limits.current().wait.read
     if limit is None:

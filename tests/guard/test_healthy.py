@@ -54,7 +54,6 @@ WITH_TORCH = (
 ALL = (*WITH_TORCH, *WAYS)
 FAILS = {
     "suspended_fatal_scope": "half of the time: faulthandler's timer counts the time in which the process is stopped",
-    "loader_with_a_slow_first_batch": "the limit of a first batch is lost when another worker's batch comes first",
 }
 """The reasons for which the law does not hold yet."""
 

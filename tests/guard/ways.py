@@ -134,6 +134,8 @@ DISKS = (
 )
 
 STUCK = "a batch from the loader"
+UNMADE = 6.0
+"""An ordinary end: the interpreter takes torch and all that came with it apart, on cores that others use."""
 FIRST = Way("workers.py first_batch", says=STUCK, torch=True, heals=0, first_batch=LIMIT)
 ONCE = {
     "stopped": "was stuck for 1 s and was replaced",
@@ -170,7 +172,7 @@ WORKERS = (
     FIRST,
     *(Way(f"workers.py {way}", says=says, torch=True, heals=0) for way, says in ALWAYS.items()),
     *(Way(f"workers.py {way} once", HEALED, says, HEAL, torch=True) for way, says in ONCE.items()),
-    Way("workers.py unwilling page", RAISED, "WorkerStuck: a batch from the loader", torch=True, heals=0),
+    Way("workers.py unwilling page", RAISED, "WorkerStuck: a batch from the loader", UNMADE, torch=True, heals=0),
 )
 
 
