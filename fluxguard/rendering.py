@@ -64,9 +64,13 @@ def drill(result: Result) -> Iterator[Any]:
 
     table = Table("fault", "detected after", "cause named", "resumed at step", "steps lost")
     seen = result.status
-    for fault, incident in zip(result.faults, seen.incidents, strict=False):
+    restarted = [fault for fault in result.faults if not fault.heals]
+    for fault, incident in zip(restarted, seen.incidents, strict=False):
         after, step = f"{incident['detected_after_s']:.1f} s", incident["resumed_step"]
         table.add_row(fault.words, after, incident["cause"], str(step), str(incident["lost_steps"]))
+    in_place = [fault for fault in result.faults if fault.heals]
+    for fault, heal in zip(in_place, seen.healed, strict=False):
+        table.add_row(fault.words, f"{heal['seconds']:.1f} s", heal["cause"], "went on", "0")
     yield table
     yield f"{seen.state}: {seen.reason}"
     yield f"steps embodied in the final weights: {seen.applied_steps} of {seen.planned_steps} planned"

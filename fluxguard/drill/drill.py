@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fluxguard import heartbeat
 from fluxguard.clock import Clock
@@ -42,12 +41,14 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether each fault was met by one incident, and the end is verified, complete and the same."""
+        """Whether each fault was met once, in place or by another attempt, and the end is verified and the same."""
         seen = self.status
+        in_place = sum(fault.heals for fault in self.faults)
         return (
             seen.state == "finished"
             and seen.applied_steps == seen.planned_steps == STEPS
-            and len(seen.incidents) == len(self.faults)
+            and len(seen.healed) == in_place
+            and len(seen.incidents) == len(self.faults) - in_place
             and self.identical
         )
 
@@ -122,19 +123,23 @@ def _inject(
                 tell(f"step {beat.step}: {fault.words}")
                 break
             clock.sleep(_LOOK)
-        while supervisor.poll() is None and clock.monotonic() < deadline and len(_incidents(run)) <= number:
+        while supervisor.poll() is None and clock.monotonic() < deadline and len(_met(run)) <= number:
             clock.sleep(_LOOK)
-        for incident in _incidents(run)[number:]:
-            tell(f"explained: {incident['words']}")
+        for words in _met(run)[number:]:
+            tell(words)
 
 
 def _beat(run: RunDir) -> Beat | None:
     return heartbeat.read(heartbeat.path_for(run.beats(), 0)) if run.run.exists() else None
 
 
-def _incidents(run: RunDir) -> list[dict[str, Any]]:
+def _met(run: RunDir) -> list[str]:
+    """Return in words what was done about the faults so far."""
     seen = statuses.read(run)
-    return seen.incidents if seen else []
+    if seen is None:
+        return []
+    incidents = [f"explained: {incident['words']}" for incident in seen.incidents]
+    return [*incidents, *(str(heal["words"]) for heal in seen.healed)]
 
 
 def _weights(workshop: Workshop) -> Path:

@@ -20,6 +20,8 @@ class Fault:
     words: str
     inject: Callable[[Beat, Workshop], bool]
     """Breaks the training that the beat belongs to; returns whether it could."""
+    heals: bool = False
+    """Whether it is put right in place, without another attempt."""
 
 
 def _kill(beat: Beat, workshop: Workshop) -> bool:
@@ -52,7 +54,7 @@ def _stop_worker(beat: Beat, workshop: Workshop) -> bool:
 FAULTS = (
     Fault("kill", "SIGKILL in mid-epoch", _kill),
     Fault("swap", "a block swap that never returns", _stick_swap),
-    Fault("worker", "a stopped DataLoader worker", _stop_worker),
+    Fault("worker", "a stopped DataLoader worker", _stop_worker, heals=True),
 )
 
 

@@ -53,9 +53,11 @@ class Lost:
     samples: tuple[object, ...]
     file: str | None
 
-    def error(self) -> WorkerStuck | WorkerDied:
-        """Return what to raise where no process may be ended."""
-        return WorkerStuck(self.limit, self.pids, self.samples) if self.stuck else WorkerDied(self.why, self.pids)
+    def error(self, why: str = "") -> WorkerStuck | WorkerDied:
+        """Return what to raise where no process may be ended; `why` says what kept the workers from being replaced."""
+        if self.stuck and not why:
+            return WorkerStuck(self.limit, self.pids, self.samples)
+        return WorkerDied("; ".join(filter(None, (self.why, why))), self.pids)
 
     def verdict(self, why: str = "") -> Verdict:
         """Return why the trainer is ended; `why` says what kept the workers from being replaced."""
@@ -243,7 +245,7 @@ class Fetch:
         self.lost = lost
         if pulse.begun():
             end_process(lost.verdict(why))
-        raise lost.error()
+        raise lost.error(why)
 
     # The watcher.
 
