@@ -70,7 +70,9 @@ class DeadlineExceeded(FluxguardError, TimeoutError):
 class WorkerStuck(DeadlineExceeded):
     """Raised when DataLoader workers delivered no batch in time and were killed to free the wait."""
 
-    def __init__(self, seconds: float | str, workers: Sequence[int] = (), samples: Sequence[object] = ()) -> None:
+    def __init__(
+        self, seconds: float | str, workers: Sequence[int] = (), samples: Sequence[object] = (), why: str = ""
+    ) -> None:
         self.workers = tuple(workers)
         self.samples = tuple(samples)
         if isinstance(seconds, str):
@@ -79,6 +81,8 @@ class WorkerStuck(DeadlineExceeded):
         hint = f"worker process {', '.join(map(str, self.workers)) or 'unknown'} was stuck and has been killed"
         if self.samples:
             hint += f"; it held the samples {', '.join(map(str, self.samples))}"
+        if why:
+            hint += f"; {why}"
         super().__init__("a batch from the loader", seconds, hint, "batch")
 
 

@@ -21,6 +21,7 @@ from fluxguard.guard.rehearsal import CHECK, WARM_UP, Message, Past
 _HELD = 0.5  # the longest that the interpreter is held for killed workers to be gone
 _SHOWING = 0.1  # for a worker to write its stacks
 _REAP_POLL = 1000  # microseconds
+_holding = threading.Lock()
 _DATA = frozenset((".npz", ".npy", ".png", ".jpg", ".jpeg", ".webp", ".bmp", ".jxl", ".avif", ".txt", ".caption"))
 
 
@@ -180,19 +181,20 @@ class Crew:
         """Kill every worker and all below it: that frees whoever reads from one, and leaves nothing behind."""
         kill_descendants = kin.kill_below(self.pids(list(range(len(self.members)))))
         with _held():
-            _kill([member.process for member in self.members])
+            _kill([member.process for member in self.members if member.process.pid])  # one may not have started
         kill_descendants()
 
 
 @contextlib.contextmanager
 def _held() -> Iterator[None]:
     """Run a block of a few milliseconds before any other thread runs."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(_HELD)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
+    with _holding:  # or two of them would take the interval of the other for the one to go back to
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(_HELD)
+        try:
+            yield
+        finally:
+            sys.setswitchinterval(interval)
 
 
 def _kill(workers: list[BaseProcess]) -> None:

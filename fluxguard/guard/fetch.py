@@ -55,8 +55,8 @@ class Lost:
 
     def error(self, why: str = "") -> WorkerStuck | WorkerDied:
         """Return what to raise where no process may be ended; `why` says what kept the workers from being replaced."""
-        if self.stuck and not why:
-            return WorkerStuck(self.limit, self.pids, self.samples)
+        if self.stuck:
+            return WorkerStuck(self.limit, self.pids, self.samples, why)
         return WorkerDied("; ".join(filter(None, (self.why, why))), self.pids)
 
     def verdict(self, why: str = "") -> Verdict:
@@ -101,8 +101,10 @@ class Fetch:
         self._giving_up = threading.Lock()
         self._held: deque[Any] = deque()
         self._mending: Lost | None = None
+        self._doubts: list[str] = []
         self._healed = self._given = False
-        self._wait = BatchWait(self.crew, self._due)
+        # By a weak reference: in a cycle the queues and last batches of each epoch would wait for the collector.
+        self._wait = BatchWait(self.crew, functools.partial(_due, weakref.ref(self)))
         self._pins: Wait | None = None
         iterator._try_get_data = functools.partial(_try_get_data, weakref.ref(self))
         iterator._fluxguard_fetch = self  # it lives as long as the iterator, and not the other way round
@@ -200,6 +202,8 @@ class Fetch:
         _process.heals += 1
         self.crew.kill()
         self._healed, self.lost = True, None
+        # Fresh workers that were compared and found different may have worked before they were lost: not told yet.
+        self._doubts = [*self._doubts, *self.crew.doubts] if self._mending else []
         self._mending = self._mending or lost
         self._wait.begins()
         try:
@@ -211,7 +215,7 @@ class Fetch:
         """Tell that the fresh workers have caught up; where the training would not stay the same, maybe end instead."""
         lost, self._mending = self._mending, None
         assert lost is not None
-        doubt = "; ".join(dict.fromkeys(self.crew.doubts))
+        doubt = "; ".join(dict.fromkeys([*self._doubts, *self.crew.doubts]))
         if doubt and limits.current().strict:
             self._end(lost, f"the training would not go on identically: {doubt}")
         healed.tell(
@@ -300,6 +304,11 @@ def _can_be_replaced(iterator: Any) -> bool:
 
 def _pins_no_more(wait: Wait) -> NoReturn:
     end_process(Verdict(what=_PINS, cause=CAUSE, limit=wait.limit, waited=time.monotonic() - wait.since))
+
+
+def _due(fetch: weakref.ref[Fetch], wait: Wait) -> float | None:
+    known = fetch()
+    return None if known is None else known._due(wait)
 
 
 def _try_get_data(fetch: weakref.ref[Fetch], timeout: float = 5.0) -> tuple[bool, Any]:

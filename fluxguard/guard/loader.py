@@ -84,7 +84,8 @@ def _note_order(given: dict[str, Any]) -> None:
 def _watched(context: Any) -> Any:
     """Return our context for torch's default or a named one; a context object is the caller's own choice."""
     if context is None:
-        context = multiprocessing.get_start_method()
+        # Not get_start_method() alone, which settles it: a set_start_method after the loader is made would raise then.
+        context = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     return _CONTEXTS[context]() if context in _CONTEXTS else context
 
 

@@ -11,7 +11,7 @@ from tests.bench.measure import MEMORY, Figures, Row, environment, named, own_fi
 SHARE = 100.0
 BLOCKS = 57
 SWAPPING = 1.0
-"""A step in which blocks are swapped takes seconds: gigabytes cross the bus, and none that is as short as 50 ms swaps."""
+"""A step in which blocks are swapped takes seconds: gigabytes cross the bus, and none as short as 50 ms swaps."""
 _NVRX, _TORCHFT, _FILE_TIMER = "nvidia-resiliency-ext", "torchft", "torch FileTimer"
 
 

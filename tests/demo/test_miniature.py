@@ -2,20 +2,22 @@
 
 import argparse
 import json
-import os
 import re
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from tests.conftest import POLL, Spawn, Spawned
+
 DEMO = Path(__file__).parents[2] / "fluxguard" / "demo"
 pytestmark = pytest.mark.integration  # importing torch takes longer than all unit tests may
+LONG, STUCK = 60.0, 2.0
 OWN_NAMES = ("library", "networks", "train_network", "flux_train_network")
 
 # What FluxGym writes for every preset
@@ -146,15 +148,39 @@ def test_samples_are_due_by_steps_or_by_epochs(miniature, given, epoch, steps, d
     assert miniature.flux_train_utils.sample_is_due(argparse.Namespace(**never | given), epoch, steps) is due
 
 
-def train(output: Path, *extra: str, expect: int = 0) -> str:
-    """Run the miniature itself, without the launcher, and return all that it said."""
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first training is: it draws the pictures and fills the caches that all the others share."""
+    return tmp_path_factory.mktemp("miniature") / "first"
+
+
+@pytest.fixture
+def start(spawn: Spawn, first: Path) -> Callable[..., Spawned]:
+    """Start the miniature itself, without the launcher."""
     pytest.importorskip("accelerate")
-    command = [sys.executable, str(DEMO / "flux_train_network.py"), *FLUXGYM, *ADAFACTOR, "--output_dir", str(output)]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run([*command, *extra], capture_output=True, text=True, timeout=100, env=environ, check=False)
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == expect, said[-3000:]
-    return said
+    program = DEMO / "flux_train_network.py"
+
+    def began(output: Path, *extra: str, **env: str) -> Spawned:
+        flags = (*FLUXGYM, *ADAFACTOR, "--output_dir", str(output), *extra)
+        return spawn(program, *flags, env={"PYTHONPATH": "", **env}, torch=True)
+
+    if not first.exists():
+        trained = began(first, "--max_train_epochs", "1")
+        assert trained.ends(LONG) == 0, trained.output
+    pictures = ("--train_data_dir", str(first / "dataset"), "--caption_extension", ".txt")
+    return lambda output, *extra, **env: began(output, *pictures, *extra, **env)
+
+
+@pytest.fixture
+def train(start: Callable[..., Spawned]) -> Callable[..., str]:
+    """Run the miniature to its end and return all that it said."""
+
+    def ended(output: Path, *extra: str) -> str:
+        trained = start(output, *extra)
+        assert trained.ends(LONG) == 0, trained.output[-3000:]
+        return trained.output
+
+    return ended
 
 
 def weights(path: Path) -> dict[str, bytes]:
@@ -169,14 +195,12 @@ def weights(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.timeout(240)
-def test_a_training_ends_with_all_its_files_and_repeats_itself(tmp_path):
+def test_a_training_ends_with_all_its_files_and_repeats_itself(train, tmp_path):
     from safetensors.torch import load_file
 
     flags = ("--max_train_epochs", "2", "--save_state")
-    train(tmp_path / "first", "--max_train_epochs", "1")  # draws the pictures and fills the caches
-    pictures = ("--train_data_dir", str(tmp_path / "first" / "dataset"), "--caption_extension", ".txt")
-    said = train(tmp_path / "one", *pictures, *flags)
-    train(tmp_path / "two", *pictures, *flags, "--blocks_to_swap", "2")
+    said = train(tmp_path / "one", *flags)
+    train(tmp_path / "two", *flags, "--blocks_to_swap", "2")
 
     assert re.search(r"^  num batches per epoch: 12$", said, re.MULTILINE)
     assert re.search(r"^  total optimization steps: 24$", said, re.MULTILINE)
@@ -198,7 +222,7 @@ def test_a_training_ends_with_all_its_files_and_repeats_itself(tmp_path):
 
 
 @pytest.mark.timeout(240)
-def test_a_second_resume_trains_too_many_steps_as_upstream_does(tmp_path):
+def test_a_second_resume_trains_too_many_steps_as_upstream_does(train, tmp_path):
     train(tmp_path, "--max_train_epochs", "3", "--save_state")
     resumed = ("--max_train_epochs", "3", "--save_state", "--resume")
     said = train(tmp_path, *resumed, str(tmp_path / "mini-000002-state"))
@@ -220,30 +244,12 @@ def test_an_import_starts_nothing_and_says_nothing():
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("fault", "extra"), [("swap", ("--blocks_to_swap", "2")), ("read", ())])
-def test_a_run_hangs_when_a_test_asks_for_it(tmp_path, fault, extra):
-    pytest.importorskip("accelerate")
-    train(tmp_path / "run", "--max_train_epochs", "1")
+def test_a_run_hangs_when_a_test_asks_for_it(start, tmp_path, fault, extra):
     (tmp_path / fault).touch()
-    command = [sys.executable, str(DEMO / "flux_train_network.py"), *FLUXGYM, *ADAFACTOR, *extra]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "MINIATURE_FAULTS": str(tmp_path)}
-    log = tmp_path / "log"
-    with log.open("wb") as out:
-        child = subprocess.Popen(
-            [*command, "--output_dir", str(tmp_path / "run")],
-            stdout=out,
-            stderr=out,
-            env=environ,
-            start_new_session=True,
-        )
-    try:
-        give_up = time.monotonic() + 60
-        while f"stuck on purpose: {fault}" not in log.read_text():
-            assert child.poll() is None, log.read_text()[-3000:]
-            assert time.monotonic() < give_up
-            time.sleep(0.1)
-        with pytest.raises(subprocess.TimeoutExpired):
-            child.wait(timeout=2)
-        assert not (tmp_path / fault).exists()
-    finally:
-        os.killpg(child.pid, 9)
-        child.wait(timeout=10)
+    trainer = start(tmp_path / "run", *extra, MINIATURE_FAULTS=str(tmp_path))
+    trainer.until(f"stuck on purpose: {fault}", LONG)
+    until = time.monotonic() + STUCK
+    while time.monotonic() < until:
+        assert trainer.process.poll() is None
+        time.sleep(POLL)
+    assert not (tmp_path / fault).exists()

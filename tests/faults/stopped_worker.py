@@ -1,8 +1,7 @@
 """DataLoader workers of which one is stopped (SIGSTOP), in a trainer ("begin") or a plain process.
 
-Options: begin, persistent, spawn, accelerate, pin, busy (sleeps instead of being stopped), middle (stops in the middle
-of a message), drip (reads a byte every 0.2 s for 4 s, and then goes on), away (main needs no batch for a while),
-pinstuck (no worker but the pinning thread is stuck), pinend (it is stuck only when the iterator ends).
+Options: begin, persistent, spawn, accelerate, pin, middle (stops in the middle of a message), away (main needs no batch
+for a while), pinstuck (no worker but the pinning thread is stuck), pinend (it is stuck only when the iterator ends).
 """
 
 import os
@@ -25,15 +24,6 @@ pinning = threading.Event()
 def send_half(self, message, write=os.write):
     write(self.fileno(), message[: len(message) // 2])
     os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def drip():
-    reading, writing = os.pipe()
-    until = time.monotonic() + 4.0
-    while time.monotonic() < until:
-        os.write(writing, b"x")
-        os.read(reading, 1)
-        time.sleep(0.2)
 
 
 def pin_on_a_cpu():
@@ -59,12 +49,7 @@ class Numbers(torch.utils.data.Dataset):
         return 40
 
     def __getitem__(self, index):
-        if index == STUCK and "drip" in ARGS:
-            drip()
-        elif index == STUCK and not {"pinstuck", "pinend"} & set(ARGS):
-            if "busy" in ARGS:
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                time.sleep(3600)
+        if index == STUCK and not {"pinstuck", "pinend"} & set(ARGS):
             if "middle" in ARGS:
                 Connection._send = send_half
             else:

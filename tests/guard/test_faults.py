@@ -93,12 +93,13 @@ def test_without_a_supervisor_the_stacks_are_on_standard_error(spawn: Spawn, sup
     assert "waits.py" in trainer.output
 
 
-WAYS = [[], ["persistent"], ["spawn"], ["persistent", "accelerate"], ["busy"], ["middle"]]
+WAYS = [["persistent"], ["spawn"], ["persistent", "accelerate"], ["middle"]]
+"""One that is only stopped or only busy is in the table of test_every_way.py."""
 
 
 @pytest.mark.parametrize("how", WAYS, ids=" ".join)
 def test_a_stuck_loader_worker_ends_the_trainer(spawn: Spawn, supervised: Supervised, how: list[str]) -> None:
-    """Stopped or busy, also where main has passed the poll: gone, workers too, with their samples named."""
+    """Also where main has passed the poll: gone, workers too, with their samples named."""
     trainer = spawn(FAULTS / "stopped_worker.py", "begin", *how, env=supervised.env)
     since = trainer.until(NEARLY)
     assert gone(trainer, since) == AGAIN
@@ -117,14 +118,6 @@ def test_a_stuck_loader_worker_raises_in_another_process(spawn: Spawn, supervise
     assert raised - since < LIMIT + GRACE
     assert gone(page, raised, GRACE) == 1
     assert not supervised.run.last_words(0).exists()
-
-
-@pytest.mark.parametrize("begin", ["begin", "page"])
-def test_a_worker_that_reads_from_a_slow_disk_is_waited_for(spawn: Spawn, supervised: Supervised, begin: str) -> None:
-    """Four times the limit for one batch, but a byte now and then: its batch comes."""
-    trainer = spawn(FAULTS / "stopped_worker.py", "drip", begin, env=supervised.env)
-    assert trainer.ends() == 0
-    assert str([*range(40)]) in trainer.output
 
 
 @pytest.mark.parametrize("begin", ["begin", "page"])

@@ -22,7 +22,7 @@ FLAGS = shlex.split("""
 --save_model_as safetensors --sdpa --persistent_data_loader_workers --max_data_loader_n_workers 2 --seed 42
 --gradient_checkpointing --mixed_precision bf16 --save_precision bf16 --network_module networks.lora_flux
 --network_dim 4 --learning_rate 8e-4 --cache_text_encoder_outputs --cache_text_encoder_outputs_to_disk --fp8_base
---highvram --max_train_epochs 3 --save_every_n_epochs 1 --output_name mini --timestep_sampling shift
+--highvram --max_train_epochs 2 --save_every_n_epochs 1 --output_name mini --timestep_sampling shift
 --discrete_flow_shift 3.1582 --model_prediction_type raw --guidance_scale 1 --loss_type l2
 --optimizer_type adafactor --optimizer_args relative_step=False scale_parameter=False warmup_init=False
 --lr_scheduler constant_with_warmup --max_grad_norm 0.0
@@ -75,8 +75,8 @@ def test_a_killed_training_of_the_hardened_miniature_ends_with_the_same_weights(
     train(hardened, tmp_path / "killed", *pictures, until=state)
     said = train(hardened, tmp_path / "killed", *pictures, "--resume", str(tmp_path / "killed" / state))
     assert tensors(tmp_path / "killed/mini.safetensors") == tensors(tmp_path / "plain/mini.safetensors")
-    assert "36/36" in said
-    assert manifest.verify(tmp_path / "killed/mini-state").true_step == 36
+    assert "24/24" in said
+    assert manifest.verify(tmp_path / "killed/mini-state").true_step == 24
 
 
 @pytest.mark.integration
