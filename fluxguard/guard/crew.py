@@ -15,11 +15,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from fluxguard.guard import kin, pulse
+from fluxguard.guard import kin, pulse, rehearsal
 from fluxguard.guard.rehearsal import CHECK, WARM_UP, Message, Past
 
 _HELD = 0.5  # the longest that the interpreter is held for killed workers to be gone
 _SHOWING = 0.1  # for a worker to write its stacks
+_DATASET = 2  # torch's first arguments of a worker: the kind of the dataset, and the dataset
 _REAP_POLL = 1000  # microseconds
 _holding = threading.Lock()
 _DATA = frozenset((".npz", ".npy", ".png", ".jpg", ".jpeg", ".webp", ".bmp", ".jxl", ".avif", ".txt", ".caption"))
@@ -102,7 +103,7 @@ class Crew:
             member.started = True
             if isinstance(key, str) and key in member.rehearses:
                 member.rehearses.discard(key)
-                if key == CHECK and (why := member.past.differs(batch)):
+                if key == CHECK and (why := member.past.differs(batch, delivery.states)):
                     self.doubts.append(why)
                 return None
             if type(key).__name__ == "_ResumeIteration":
@@ -118,6 +119,8 @@ class Crew:
         with self._lock:
             self.generation += 1
             self.doubts = [doubt for member in self.members if (doubt := member.past.doubt())]
+            if any(rehearsal.draws_its_own(member.recipe[1][:_DATASET]) for member in self.members[:1]):
+                self.doubts.append("the dataset draws random numbers from a generator of its own")
             for member in self.members:
                 member.started = False
                 member.rehearses = {

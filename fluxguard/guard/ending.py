@@ -133,6 +133,7 @@ def _write_last_words(verdict: Verdict) -> None:
         "verdict": "again" if verdict.again else "never",
         "cause": verdict.cause,
         "what": verdict.what,
+        "said": verdict.said,
         "limit": verdict.limit,
         "waited": round(verdict.waited, 3),
         "step": heart.step if heart else 0,
@@ -149,7 +150,7 @@ def _write_last_words(verdict: Verdict) -> None:
 def _line(verdict: Verdict, code: int) -> str:
     if verdict.said:
         return f"\nfluxguard: {verdict.what}; this process ends with code {code}\n"
-    about = f" ({verdict.file})" if verdict.file else ""
+    about = f" ({verdict.file})" if verdict.file and verdict.file not in verdict.what else ""
     workers = f"; worker process {', '.join(map(str, verdict.workers))} is stuck" if verdict.workers else ""
     if verdict.samples:
         workers += f" with the samples {', '.join(map(str, verdict.samples))}"

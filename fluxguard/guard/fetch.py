@@ -25,7 +25,7 @@ from fluxguard import limits
 from fluxguard.errors import WorkerDied, WorkerStuck
 from fluxguard.guard import healed, pulse
 from fluxguard.guard.batch_wait import WHAT, BatchWait
-from fluxguard.guard.crew import Crew, file_of
+from fluxguard.guard.crew import Crew, file_of, stopped
 from fluxguard.guard.ending import Verdict, end_process
 from fluxguard.guard.healed import Heal
 from fluxguard.guard.watcher import Wait, watcher
@@ -61,16 +61,17 @@ class Lost:
 
     def verdict(self, why: str = "") -> Verdict:
         """Return why the trainer is ended; `why` says what kept the workers from being replaced."""
-        said = "" if self.stuck and not why else "; ".join(filter(None, (self.why, why)))
+        said = f"{WHAT} did not " + (f"finish within {self.limit:g} s" if self.stuck else "come")
+        held = f"it held the samples {', '.join(map(str, self.samples))}" if self.samples else ""
         return Verdict(
-            what=said or WHAT,
+            what="; ".join(filter(None, (said, self.why, held, why))),
             cause=CAUSE,
             limit=self.limit,
             waited=time.monotonic() - self.since,
             file=self.file,
             workers=self.pids,
             samples=self.samples,
-            said=bool(said),
+            said=True,
         )
 
 
@@ -197,8 +198,8 @@ class Fetch:
         """Put fresh workers in the place of stuck or dead ones; where that cannot be, end a trainer or raise."""
         with self._giving_up:  # the watcher may be in the middle of it
             lost = self.lost or self._dead()
-        if not _can_be_replaced(iterator):
-            self._end(lost)
+        if why := _why_not(iterator):
+            self._end(lost, why)
         _process.heals += 1
         self.crew.kill()
         self._healed, self.lost = True, None
@@ -271,7 +272,7 @@ class Fetch:
         numbers = self.crew.stuck()
         pids = self.crew.pids(numbers)
         lost = Lost(
-            why=f"worker process {', '.join(map(str, pids)) or 'unknown'} was stuck for {wait.limit:g} s",
+            why=f"worker process {', '.join(map(str, pids)) or 'unknown'} was {self._how(pids)} for {wait.limit:g} s",
             stuck=True,
             since=self._wait.since,
             limit=wait.limit,
@@ -286,20 +287,31 @@ class Fetch:
                 return None  # it came at the last moment
             self.lost = lost
             self.crew.show_stacks(numbers)
-            if wait.fatal and not _can_be_replaced(iterator):
-                end_process(lost.verdict())
+            if wait.fatal and (why := _why_not(iterator)):
+                end_process(lost.verdict(why))
             self.crew.kill()
             # A worker killed in the middle of a message leaves a reader that waits for its rest while anyone can write.
             with contextlib.suppress(OSError):
                 self._results.line._writer.close()
         return _ANSWER if wait.fatal else None
 
+    @staticmethod
+    def _how(pids: tuple[int, ...]) -> str:
+        return "stopped (SIGSTOP), and so stuck," if any(stopped(pid) for pid in pids) else "stuck"
 
-def _can_be_replaced(iterator: Any) -> bool:
-    """Return whether fresh workers may take over: a stream cannot be begun again in its middle."""
+
+def _why_not(iterator: Any) -> str:
+    """Return why fresh workers may not take over; nothing when they may."""
     from torch.utils.data import _DatasetKind
 
-    return _process.heals < limits.current().max_heals and iterator._dataset_kind == _DatasetKind.Map
+    if iterator._dataset_kind != _DatasetKind.Map:
+        return "its dataset is a stream, which cannot be begun again in its middle"
+    most = limits.current().max_heals
+    if _process.heals < most:
+        return ""
+    if not most:
+        return "workers are not replaced (max_heals is 0)"
+    return f"workers were replaced {most} times before, which is the most (max_heals)"
 
 
 def _pins_no_more(wait: Wait) -> NoReturn:
@@ -362,5 +374,7 @@ def _how_it_ended(process: Any) -> str:
     code = process.exitcode
     if code is not None and code < 0:
         with contextlib.suppress(ValueError):
-            return f"worker process {process.pid} was killed by {signal.Signals(-code).name}"
+            name = signal.Signals(-code).name
+            why = " (as the system does when memory runs out: fewer workers need less)" if name == "SIGKILL" else ""
+            return f"worker process {process.pid} was killed by {name}{why}"
     return f"worker process {process.pid} exited with code {code}"

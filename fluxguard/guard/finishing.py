@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from fluxguard import limits
-from fluxguard.guard import kin, losses, pulse, survived, uploads
+from fluxguard.guard import kin, losses, pulse, survived, uploads, waits
 from fluxguard.guard.deadlines import positive
 from fluxguard.guard.watcher import Wait, watcher
 
@@ -83,11 +83,17 @@ def _at_the_end(wait: Wait) -> float:
     if not _exits() or not (_endings.well or _failed()):
         return _LOOK
     if wait.limit == _LOOK:
-        # Threads that upload in the background keep the interpreter as long as they need, within the limit of uploads.
-        uploading = _threads_left() and not uploads.abandoned()
-        wait.limit = positive(limits.current().wait.upload if uploading else limits.current().wait.ending)
+        wait.limit = positive(_time_to_end())
         return wait.limit
     _leave(wait, 1 if _failed() else 0)
+
+
+def _time_to_end() -> float | None:
+    known = limits.current().wait
+    if waits.abandoned():  # it had its time, and an error said so
+        return known.block_swap
+    # Threads that upload in the background keep the interpreter as long as they need, within the limit of uploads.
+    return known.upload if _threads_left() and not uploads.abandoned() else known.ending
 
 
 def _exits() -> bool:

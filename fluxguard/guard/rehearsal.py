@@ -8,6 +8,7 @@ must be the same, bit for bit.
 
 from __future__ import annotations
 
+import random
 import struct
 import sys
 from collections.abc import Mapping
@@ -18,6 +19,9 @@ from fluxguard.guard.randoms import Snapshot
 
 WARM_UP, CHECK = "fluxguard warm-up", "fluxguard check"
 """Stand for the number of a batch that is no batch of the training."""
+
+_GENERATORS = (("torch", "Generator"), ("numpy.random", "Generator"), ("numpy.random", "RandomState"))
+_MOST = 20_000  # objects of a dataset that are looked at; its pictures come after what it draws with
 
 Message = Any
 """What a worker is given: torch's (number of the batch, samples), or random states to go on with."""
@@ -82,13 +86,35 @@ class Past:
             return ""
         return "a worker that had lived for epochs had loaded nothing in this one that could be compared"
 
-    def differs(self, batch: Any) -> str:
-        """Return in words that the last batch is another when it is fetched again; nothing when it is the same."""
+    def differs(self, batch: Any, states: Snapshot) -> str:
+        """Return in words that the last batch, or what is drawn after it, is another now; nothing when not."""
+        if states != self.after:
+            return "a batch that was fetched again draws other random numbers"
         try:
             equal = same(self.batch, batch)
         except Exception:  # noqa: BLE001 - what a batch may be is its dataset's choice, and not all can be compared
             return "a batch that was fetched again cannot be compared"
         return "" if equal else "a batch that was fetched again is not the same"
+
+
+def draws_its_own(dataset: Any) -> bool:
+    """Return whether a dataset holds a generator of random numbers of its own: no state of that comes with a batch."""
+    seen: dict[int, Any] = {}
+    waiting = [dataset]
+    while waiting and len(seen) < _MOST:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, (str, bytes, int, float, type(None))):
+            continue
+        seen[id(one)] = one
+        if isinstance(one, random.Random) or any(_is_a(one, *kind) for kind in _GENERATORS):
+            return True
+        if isinstance(one, Mapping):
+            waiting += one.values()
+        elif isinstance(one, (list, tuple, set, frozenset)):
+            waiting += one
+        else:
+            waiting += getattr(one, "__dict__", {}).values()
+    return False
 
 
 def same(one: Any, other: Any) -> bool:

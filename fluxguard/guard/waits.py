@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import math
 import os
 import sys
 import threading
+import weakref
+from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fluxguard import limits
 from fluxguard.errors import DeadlineExceeded
@@ -21,6 +24,8 @@ T = TypeVar("T")
 _SLICE = 0.001  # a swap that is over by then, as nearly all are, costs neither a beat nor a deadline
 _SWAP = "block swap"
 _CAUSES = (_SWAP, "barrier")
+_jobs: list[weakref.ref[Future[Any]]] = []
+"""What was given up while it ran."""
 
 
 def result(
@@ -84,7 +89,7 @@ def _wait(future: Future[T], what: str, limit: float | None) -> None:
     seconds = deadlines.positive(limit)
     patience = math.inf if pulse.begun() else seconds
     start, slept = awake(), lost()
-    with deadlines.exit_after(limit, what, cause, backed=False):
+    with deadlines.exit_after(limit, what, cause, backed=False), _given_up(future):
         while not _finished(future, min(patience, deadlines.remaining())):
             deadlines.check()
             patience = seconds - (awake() - start) if patience < math.inf else patience
@@ -93,6 +98,20 @@ def _wait(future: Future[T], what: str, limit: float | None) -> None:
                 raise DeadlineExceeded(what, seconds, hint, "block_swap" if cause == _SWAP else "")
     if cause == _SWAP and lost() == slept and _succeeded(future):
         pulse.completed("block_swap", awake() - start)
+
+
+@contextlib.contextmanager
+def _given_up(future: Future[T]) -> Iterator[None]:
+    try:
+        yield
+    except DeadlineExceeded:
+        _jobs.append(weakref.ref(future))
+        raise
+
+
+def abandoned() -> bool:
+    """Return whether a job still runs whose result nobody waits for any more; the interpreter waits for its thread."""
+    return any(not job.done() for known in list(_jobs) if (job := known()) is not None)
 
 
 def _succeeded(future: Future[T]) -> bool:

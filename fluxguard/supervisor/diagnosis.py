@@ -120,13 +120,14 @@ def _guard_spoke(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
         "file": said.get("file") or "a file",
         "workers": ", ".join(map(str, said.get("workers") or ())) or "unknown",
     }
+    what = _sentence(str(said.get("what", "a wait")))
     template = _SAID_BY_GUARD.get(cause, "{what} took longer than it may (limit {limit:g} s).")
     return Diagnosis(
         cause=cause,
-        words=template.format(what=_sentence(str(said.get("what", "a wait"))), **values),
+        words=f"{what}." if said.get("said") else template.format(what=what, **values),
         advice=_ADVICE_FOR_GUARD.get(cause, ""),
         again=said.get("verdict") != "never",
-        place=str(said.get("file") or said.get("what") or cause),
+        place=str(said.get("file") or (not said.get("said") and said.get("what")) or cause),
     )
 
 

@@ -110,7 +110,7 @@ def replaced(*, again: Any = "second", workers: int = 1) -> Crew:
     assert made.rehearsing()
     assert deliver(made, 0, WARM_UP, "anything", generation=1) is None
     assert made.rehearsing()
-    assert deliver(made, 0, CHECK, again, generation=1) is None
+    assert deliver(made, 0, CHECK, again, ("second",), generation=1) is None
     assert not made.rehearsing()
     return made
 

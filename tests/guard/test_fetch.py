@@ -215,7 +215,7 @@ def test_a_trainer_is_ended_where_nothing_is_healed(healed: list[Heal], monkeypa
     """With what is wrong in its last line."""
     has(monkeypatch, max_heals=0)
     monkeypatch.setattr(pulse._trainer, "begun", True)
-    with pytest.raises(Ended, match=r"worker process \d+ exited with code 3; this process ends with code 75"):
+    with pytest.raises(Ended, match=r"worker process \d+ exited with code 3; .*\(max_heals is 0\); this process ends"):
         Loader(stuck_at(5)).take()
     assert not healed
 
@@ -264,7 +264,7 @@ def test_without_memory_for_other_workers_it_is_the_end(healed: list[Heal], monk
     monkeypatch.setattr(pulse._trainer, "begun", True)
     loader = Loader(stuck_at(5))
     loader.results.fails = OSError(errno.ENOMEM, "Cannot allocate memory")
-    with pytest.raises(Ended, match=r"exited with code 3; no other can be started \(Cannot allocate memory\)"):
+    with pytest.raises(Ended, match=r"exited with code 3; .*; no other can be started \(Cannot allocate memory\)"):
         loader.take()
 
 
@@ -308,7 +308,7 @@ def test_a_stuck_trainer_that_may_not_be_healed_is_ended_by_the_watcher(
     monkeypatch.setattr(pulse._trainer, "begun", True)
     loader = Loader(silent_at(5))
     limit = passed(loader.fetch)
-    with pytest.raises(Ended, match=r"a batch from the loader did not finish within 1 s; worker process \d+ is stuck"):
+    with pytest.raises(Ended, match=r"a batch from the loader did not finish within 1 s; worker process \d+ was stuck"):
         limit.on_due(limit)
 
 
@@ -349,14 +349,14 @@ def test_the_end_of_a_trainer_names_the_wait_of_stuck_workers() -> None:
     """As every passed limit is said, with the workers and their samples."""
     line = ending._line(STUCK.verdict(), 75)
     assert "a batch from the loader did not finish within 600 s" in line
-    assert "worker process 4711 is stuck with the samples [13]" in line
+    assert "worker process 4711 was stuck for 600 s; it held the samples [13]" in line
     assert STUCK.verdict().cause == "loader worker"
 
 
 def test_the_end_of_a_trainer_says_what_became_of_dead_workers() -> None:
     """It was no wait that failed, so no limit is named."""
     line = ending._line(DEAD.verdict("no other can be started (no memory)"), 75)
-    assert "worker process 4711 exited with code 3; no other can be started (no memory); this process ends" in line
+    assert "worker process 4711 exited with code 3; it held the samples [13]; no other can be started (no mem" in line
     assert "600" not in line
     assert DEAD.verdict().samples == ([13],)
 
@@ -364,7 +364,7 @@ def test_the_end_of_a_trainer_says_what_became_of_dead_workers() -> None:
 def test_why_stuck_workers_were_not_replaced_is_said_too() -> None:
     """Else it would seem that nothing had been tried."""
     line = ending._line(STUCK.verdict("the training would not go on identically: so"), 75)
-    assert "4711 was stuck for 600 s; the training would not go on identically: so" in line
+    assert "the samples [13]; the training would not go on identically: so; this process ends" in line
 
 
 def test_where_nothing_may_be_ended_it_is_raised() -> None:
@@ -375,4 +375,5 @@ def test_where_nothing_may_be_ended_it_is_raised() -> None:
     assert isinstance(dead, WorkerDied)
     assert dead.workers == (4711,)
     assert "exited with code 3" in str(dead)
-    assert "4711 was stuck for 600 s; no other can be started" in str(STUCK.error("no other can be started"))
+    assert "4711 was stuck and has been killed" in str(STUCK.error("no other can be started"))
+    assert "the samples [13]; no other can be started" in str(STUCK.error("no other can be started"))

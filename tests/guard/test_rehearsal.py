@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fluxguard.guard.rehearsal import CHECK, WARM_UP, GoOnWith, Past, same
+from fluxguard.guard.rehearsal import CHECK, WARM_UP, GoOnWith, Past, draws_its_own, same
 
 
 def past(*batches: int, epochs: int = 1) -> Past:
@@ -77,8 +78,24 @@ def test_a_doubt_is_over_with_the_first_batch_of_the_epoch() -> None:
 def test_the_last_batch_is_what_is_compared() -> None:
     """And that it is another is said in words."""
     known = past(3, 4)
-    assert not known.differs("batch of 4")
-    assert "not the same" in known.differs("batch of 3")
+    assert not known.differs("batch of 4", (7,))
+    assert "not the same" in known.differs("batch of 3", (7,))
+
+
+def test_what_is_drawn_after_the_last_batch_is_compared_too() -> None:
+    """A batch that draws nothing proves nothing of the next one."""
+    assert "other random numbers" in past(3, 4).differs("batch of 4", (8,))
+
+
+@pytest.mark.parametrize(
+    "hidden", [random.Random(1), {"in": [random.Random(1)]}, SimpleNamespace(its=random.Random(1))]
+)
+def test_a_generator_of_the_datasets_own_is_found(hidden: object) -> None:
+    """Its state comes with no batch."""
+    dataset = SimpleNamespace(length=3, inner=SimpleNamespace(held=hidden))
+    assert draws_its_own(dataset)
+    dataset.inner.held = dataset
+    assert not draws_its_own(dataset)
 
 
 def test_a_batch_that_cannot_be_compared_is_a_doubt_and_no_error() -> None:
@@ -87,7 +104,7 @@ def test_a_batch_that_cannot_be_compared_is_a_doubt_and_no_error() -> None:
     for _ in range(2):
         knot = SimpleNamespace()
         knot.itself = knot
-        assert known.batch is None or "cannot be compared" in known.differs(knot)
+        assert known.batch is None or "cannot be compared" in known.differs(knot, (1,))
         known.delivers([1], knot, (1,))
 
 

@@ -138,7 +138,7 @@ UNMADE = 6.0
 """An ordinary end: the interpreter takes torch and all that came with it apart, on cores that others use."""
 FIRST = Way("workers.py first_batch", says=STUCK, torch=True, heals=0, first_batch=LIMIT)
 ONCE = {
-    "stopped": "was stuck for 1 s and was replaced",
+    "stopped": "was stopped (SIGSTOP), and so stuck, for 1 s and was replaced",
     "unwilling": "was stuck for 1 s and was replaced",
     "busy": "was stuck for 1 s and was replaced",
     "holding": "was stuck for 1 s and was replaced",
@@ -146,7 +146,7 @@ ONCE = {
     "exits": "exited with code 3 and was replaced",
     "exits_well": "exited with code 0 and was replaced",
     "system_exit": "exited with code 4 and was replaced",
-    "killed": "was killed by SIGKILL and was replaced",
+    "killed": "was killed by SIGKILL (as the system does when memory runs out: fewer workers need less) and was",
     "segfault": "was killed by SIGSEGV and was replaced",
     "grandchild": "was stuck for 1 s and was replaced",
     "forked_grandchild": "was stuck for 1 s and was replaced",
