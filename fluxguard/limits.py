@@ -57,6 +57,10 @@ def _seconds(name: str, value: object, source: str) -> float | None:
     return seconds
 
 
+BATCH_CEILING = 10.0
+"""A batch that takes so many times its limit is stuck, whatever its worker reads: it may try the same for ever."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WaitLimits:
     """How long the guard, inside the trainer, lets one wait last."""

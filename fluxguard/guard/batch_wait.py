@@ -1,4 +1,7 @@
-"""The limit of one wait for a batch: it counts from the last byte that a worker which owes something has read."""
+"""The limit of one wait for a batch: it counts from the last byte that a worker which owes something has read.
+
+Ten times as long is the end, whatever is read: a worker may try the same again and again.
+"""
 
 from __future__ import annotations
 
@@ -73,5 +76,5 @@ class BatchWait:
         self._reads = reads = {pid: known.get(pid) or ProcessMoved(pid) for pid in pids}
         if wait is not None and True in [reads[pid].moved() for pid in pids if pid in known]:
             self._silence.heard(awake())
-            wait.at = time.monotonic() + wait.limit
+            wait.at = min(time.monotonic() + wait.limit, wait.since + limits.BATCH_CEILING * wait.limit)
         return look.limit

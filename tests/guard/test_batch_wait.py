@@ -115,6 +115,15 @@ def test_silence_from_the_beginning_counts_from_the_beginning(world: World) -> N
     assert world.waits[1].on_due is due
 
 
+def test_ten_times_the_limit_is_the_end_whatever_is_read(world: World) -> None:
+    """A worker may try the same file again and again."""
+    begun(world)
+    world.passes(1, 7)
+    for _ in range(int(9.5 * BATCH)):
+        world.passes(1, 7)
+    assert 0 < world.left() < BATCH
+
+
 def test_only_who_owes_the_batch_can_put_the_limit_off(world: World) -> None:
     """Another worker may read for the batch after it: that brings this one no nearer."""
     begun(world)
