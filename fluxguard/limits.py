@@ -276,7 +276,7 @@ def _section(defaults: Any, given: Mapping[str, Any], name: str, source: str) ->
     for key, value in given.items():
         at = f"{name}.{key}"
         if key not in known:
-            raise LimitsError(source, "is not a limit", at)
+            raise LimitsError(source, f"is not a limit (limits here: {', '.join(sorted(known))})", at)
         chosen[key] = _seconds(at, value, source)
         if value is None and isinstance(defaults, WatchLimits):
             raise LimitsError(source, "must be a number of seconds", at)

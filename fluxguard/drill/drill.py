@@ -62,7 +62,7 @@ def run(folder: Path, faults: Sequence[Fault], clock: Clock, tell: Callable[[str
     reference = workshops.prepare(folder, hardened=False, name="undisturbed")
     train(reference)
     workshop = workshops.prepare(folder)
-    tell(f"training again, hardened and supervised, with {len(faults)} faults to come")
+    tell(f"training again, hardened and supervised, with {len(faults)} fault{'s' * (len(faults) > 1)} to come")
     supervisor = subprocess.Popen(
         [sys.executable, "-m", "fluxguard", "supervise", str(workshop.train_sh), "--limits", str(workshop.limits)],
         stdout=subprocess.DEVNULL,

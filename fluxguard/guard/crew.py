@@ -75,6 +75,8 @@ class Crew:
         """How often all of them were replaced."""
         self.doubts: list[str] = []
         """Why the workers that took over may not go on as those before them would have."""
+        self.failure: Any = None
+        """What a fresh worker met while it did again what the one before it had done well, as torch wraps it."""
         self._lock = threading.Lock()
 
     def join(self, process: BaseProcess, recipe: tuple[Any, tuple[Any, ...]]) -> int:
@@ -103,7 +105,9 @@ class Crew:
             member.started = True
             if isinstance(key, str) and key in member.rehearses:
                 member.rehearses.discard(key)
-                if key == CHECK and (why := member.past.differs(batch, delivery.states)):
+                if type(batch).__name__ == "ExceptionWrapper":  # torch gives the first answer to what failed at start
+                    self.failure = batch
+                elif key == CHECK and (why := member.past.differs(batch, delivery.states)):
                     self.doubts.append(why)
                 return None
             if type(key).__name__ == "_ResumeIteration":

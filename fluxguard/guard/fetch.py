@@ -171,6 +171,8 @@ class Fetch:
                     self._held.append(answer)
                 elif self.lost is not None or self.crew.dead():
                     self._mend(iterator)
+                if self.crew.failure is not None:
+                    self.crew.failure.reraise()
                 if self._mending and not self.crew.rehearsing():
                     self._mended()
                 if self._held and not self._mending:
@@ -209,8 +211,8 @@ class Fetch:
         self._wait.begins()
         try:
             self._results.replace(iterator, self.crew)
-        except OSError as error:  # no memory or no process is left for them
-            self._end(lost, f"no other can be started ({error.strerror})")
+        except (OSError, RuntimeError) as error:  # no memory, no process or no thread is left for them
+            self._end(lost, f"no other can be started ({getattr(error, 'strerror', None) or error})")
 
     def _mended(self) -> None:
         """Tell that the fresh workers have caught up; where the training would not stay the same, maybe end instead."""

@@ -132,6 +132,22 @@ def test_a_batch_that_is_another_when_fetched_again_leaves_a_doubt() -> None:
     assert replaced(again="other").doubts == ["a batch that was fetched again is not the same"]
 
 
+def test_what_fails_in_a_fresh_worker_is_the_errors_own_and_no_batch() -> None:
+    """As when it cannot open what the first one had open: torch says so once, in answer to the first batch."""
+
+    class ExceptionWrapper:
+        pass
+
+    made = crew(1)
+    made.given(0, (0, [0]))
+    deliver(made, 0, 0, "first", ("first",))
+    made.given(0, (1, [1]))
+    made.replaced()
+    failed = ExceptionWrapper()
+    assert deliver(made, 0, CHECK, failed, generation=1) is None
+    assert made.failure is failed
+
+
 def test_what_a_killed_worker_had_sent_is_nobodys() -> None:
     """Its work is done again: taken as well, it would be delivered twice."""
     made = crew(1)
