@@ -63,7 +63,7 @@ def body_raises():
 def interrupted():
     """Ctrl-C in a scope: it is left like any other block."""
     try:
-        with fluxguard.exit_after(SHORT, "a wait that is interrupted"):
+        with fluxguard.exit_after(LIMIT, "a wait that is interrupted"):
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
             time.sleep(FOR_EVER)
     except KeyboardInterrupt:

@@ -113,11 +113,12 @@ def test_a_context_object_of_the_callers_own_is_kept() -> None:
 
 def test_an_iterator_that_is_left_early_leaves_no_wait() -> None:
     """A trainer that breaks out of an epoch waits for no batch any more."""
+    from fluxguard.guard.batch_wait import WHAT
     from fluxguard.guard.watcher import watcher
 
     for _ in fluxguard.DataLoader(Squares(), num_workers=2):
         break
-    assert not watcher()._waits._open
+    assert WHAT not in [wait.what for wait in watcher()._waits._open]
 
 
 def test_an_iterable_dataset_ends_as_torchs_does() -> None:
@@ -213,7 +214,7 @@ def test_strict_ends_where_a_doubt_is(heals: Callable[..., Spawned], how: str, c
     """A trainer with the code that asks for another attempt, any other process with an error; both name the doubt."""
     program = heals("counts", *how.split(), "killed", strict=True)
     assert program.ends() == code, program.output
-    doubt = "SIGKILL; the training would not go on identically: a batch that was fetched again is not the same"
+    doubt = "; the training would not go on identically: a batch that was fetched again is not the same"
     assert doubt in program.output
     assert "put right" not in program.output
 
