@@ -73,7 +73,7 @@ def follower(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         "--python", sys.executable, "--", "python", str(FAKE), "--output_name", "x", "--save_every_n_steps", "4",
         "--max_train_epochs", "8",
     ]  # fmt: skip
-    env = {**os.environ, "FAKE_STEP": "0.025", "FAKE_FAULTS": str(tmp_path)}
+    env = {**os.environ, "FAKE_STEP": "0.05", "FAKE_FAULTS": str(tmp_path)}
     process = subprocess.Popen(words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     yield process
     process.kill()
