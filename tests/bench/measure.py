@@ -21,7 +21,7 @@ from fluxguard.rundir import RunDir
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = ROOT / "tests" / "faults"
 REPEATS = 15
-HANGS = 240.0
+HANGS = 90.0
 """Seconds after which a program of the bench itself is given up."""
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """Where a supervisor has heartbeats written: in memory, where the platform has a place for that."""
