@@ -62,6 +62,7 @@ def body_raises():
 
 def interrupted():
     """Ctrl-C in a scope: it is left like any other block."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts with `&` ignore it
     try:
         with fluxguard.exit_after(LIMIT, "a wait that is interrupted"):
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()

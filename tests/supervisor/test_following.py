@@ -74,7 +74,10 @@ def follower(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         "--max_train_epochs", "8",
     ]  # fmt: skip
     env = {**os.environ, "FAKE_STEP": "0.05", "FAKE_FAULTS": str(tmp_path)}
+    # A shell lets what it starts with `&`, these tests maybe, ignore Ctrl-C, and all that is started from there too.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    signal.signal(signal.SIGINT, before)
     yield process
     process.kill()
     process.wait()
