@@ -68,7 +68,7 @@ class Gym:
         (self.root / "sd-scripts" / FAKE.name).write_text(FAKE.read_text())
         shutil.copytree(ROOT / "fluxguard" / "guard", self.root / "fluxguard" / "guard")
         for path in (ROOT / "fluxguard").glob("*.py"):
-            if path.name not in ("cli.py", "__main__.py"):
+            if path.name != "__main__.py":
                 shutil.copy(path, self.root / "fluxguard")
         write_json(self.root / ".fluxguard-stamp.json", {"python": sys.executable})
         self.pages: list[subprocess.Popen[str]] = []

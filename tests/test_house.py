@@ -17,8 +17,7 @@ LONGEST_FUNCTION, LONGEST_FILE = 60, 400
 
 LEAVES = {"errors", "clock", "limits", "heartbeat", "rundir", "manifest"}
 MAY_IMPORT = {
-    "cli": {"app", "patching", "supervisor", "launch", "drill", "rendering", *LEAVES},
-    "rendering": {"patching", "drill", *LEAVES},
+    "cli": {"app", "patching", "supervisor", "launch", "drill", *LEAVES},
     "__main__": {"cli"},
     "app": {"supervisor", "launch", "patching", "drill", *LEAVES},
     "drill": {"supervisor", "launch", "patching", *LEAVES},

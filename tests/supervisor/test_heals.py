@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fluxguard import rendering
+from fluxguard.cli import rendering
 from fluxguard.clock import FakeClock
 from fluxguard.rundir import VERSION, RunDir
 from fluxguard.supervisor import record, status

@@ -1,0 +1,145 @@
+"""Verbs that train: supervise a run, stop it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fluxguard.cli import printing
+from fluxguard.cli.exits import BAD, GOOD, OURS, end
+from fluxguard.cli.options import OutputDir
+from fluxguard.cli.verbs import app
+from fluxguard.clock import SystemClock
+from fluxguard.rundir import RunDir
+
+if TYPE_CHECKING:
+    from fluxguard.supervisor.ledger import Event
+
+
+@app.command()
+def supervise(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TRAIN_SH | -- COMMAND...",
+            help="A train.sh, or the training command behind `--`.",
+            show_default=False,
+        ),
+    ] = None,
+    output_dir: Annotated[Path | None, typer.Option(help="Where COMMAND saves; needed when it does not say.")] = None,
+    cwd: Annotated[Path | None, typer.Option(help="Where COMMAND runs.", show_default="here")] = None,
+    python: Annotated[str | None, typer.Option(help="The trainer's Python, or its virtual environment.")] = None,
+    max_restarts: Annotated[int | None, typer.Option(min=0, help="Restarts in a row without progress.")] = None,
+    limits: Annotated[Path | None, typer.Option(help="A TOML or JSON file of limits (docs/limits.md).")] = None,
+    harden: Annotated[
+        bool, typer.Option("--harden/--no-harden", help="Train in a hardened copy beside the checkout.")
+    ] = True,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Move earlier outputs aside and begin anew.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="As --fresh, if the command has changed.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Show the trainer's own output as well.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Start nothing; say whether it can be done.")] = False,
+) -> None:
+    """Train under supervision: watch, explain, resume, until it is finished and verified.
+
+    Run it again to go on: a living training is adopted, a stopped one resumed, a finished one left alone.
+    Ctrl-C only detaches: the run goes on, and so does its supervision.
+    """
+    from fluxguard import patching
+    from fluxguard.supervisor import following, foreground
+    from fluxguard.supervisor import order as orders
+
+    words = tuple(command or ())
+    notes: list[str] = []
+    orders.refuse_script_and_more(words, output_dir)
+
+    def ordered(anew: bool) -> orders.Order:
+        choose = _trained_in(anew, notes) if harden and not check else lambda checkout, _: checkout
+        home = orders.Home(lambda checkout: patching.is_hardened(checkout, by_us=False), choose)
+        if len(words) == 1 and output_dir is None:
+            return orders.from_script(Path(words[0]), python=python, home=home, cwd=cwd)
+        return orders.from_command(words, output_dir=output_dir, cwd=cwd, python=python, home=home)
+
+    order = ordered(fresh)
+    if replace and following.changed(order):
+        order, fresh = ordered(True), True
+    chosen = orders.read_limits(limits, hardened=order.hardened, max_restarts=max_restarts)
+    if check:
+        printing.line(
+            f"can be supervised: {order.trainee.argv[0]} trains {order.job.checkout} into {order.run.output_dir}"
+        )
+        end(GOOD)
+    if follow:
+        end(_follow(order.run, orders.without(sys.argv[1:], "--follow"), notes))
+    again = orders.without(sys.argv[1:], "--fresh", "--replace")
+    outcome = foreground.supervise(order, chosen, fresh=fresh, tell=_Teller(notes).tell, again=again)
+    if outcome.left:
+        printing.line(_detached(order.run))
+        end(GOOD)
+    printing.line(outcome.reason)
+    end(GOOD if outcome.finished else BAD)
+
+
+def _detached(run: RunDir) -> str:
+    return f"detached; the run goes on. To stop it: fluxguard stop {shlex.quote(str(run.output_dir))}"
+
+
+def _follow(run: RunDir, arguments: list[str], notes: Sequence[str]) -> int:
+    from fluxguard.supervisor import following
+
+    screen = printing.Screen()
+    for note in notes:
+        screen.line(note)
+    try:
+        ended = following.follow(run, arguments, SystemClock(), show=screen.show, tell=screen.tell)
+        screen.line(ended.reason)
+    except KeyboardInterrupt:
+        screen.line(_detached(run))
+        return GOOD
+    except BrokenPipeError:
+        # Nobody reads any more, and what Python still wants to write at its end goes there too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return GOOD
+    return ended.code if ended.code >= 0 else OURS
+
+
+def _trained_in(anew: bool, notes: list[str]) -> Callable[[Path, Path | None], Path]:
+    """Return what chooses the checkout to train in and notes why; a run that begins `anew` keeps to no earlier copy."""
+
+    def choose(checkout: Path, used: Path | None) -> Path:
+        from fluxguard import patching
+
+        chosen = patching.to_train_in(checkout, None if anew else used)
+        notes[:] = chosen.said
+        return chosen.checkout
+
+    return choose
+
+
+class _Teller:
+    """Tells the events of a run; before the first one, what is to be known of the trainer."""
+
+    def __init__(self, notes: list[str]) -> None:
+        self._notes = notes
+
+    def tell(self, event: Event) -> None:
+        from fluxguard.supervisor.telling import text
+
+        while self._notes:
+            printing.line_at(event.at, self._notes.pop(0))
+        said = text(event)
+        if said is not None:
+            printing.line_at(event.at, said)
+
+
+@app.command()
+def stop(output_dir: OutputDir) -> None:
+    """Stop a run; it can be resumed by `fluxguard supervise`."""
+    from fluxguard.supervisor import stopping
+
+    printing.line(stopping.stop(RunDir(output_dir), SystemClock()))
