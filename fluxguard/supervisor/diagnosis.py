@@ -53,6 +53,10 @@ class Diagnosis:
     """Whether another attempt can end differently."""
     place: str = ""
     """Where: two deaths at one place by a cause from the trainer are not bad luck."""
+    proof: tuple[str, ...] = ()
+    """The lines, counters and figures that show it, each as a person may read it."""
+    remedies: tuple[str, ...] = ()
+    """What another attempt may do otherwise, mildest first: names of `launch.remedies`."""
 
 
 def diagnose(symptom: Symptom, evidence: Evidence) -> Diagnosis:
