@@ -4,7 +4,7 @@ BIN := $(if $(filter Windows_NT,$(OS)),.venv/Scripts,.venv/bin)
 PY := $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help install app demo test check bench campaign docs
+.PHONY: help install app demo test check bench campaign kills docs
 
 help: ## list the verbs
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -33,8 +33,12 @@ check: install ## lint and type-check
 bench: install ## measure the bars, with peers; prints a table and writes bench.json (BENCH=guard: a part)
 	@$(PY) -m tests.bench $(BENCH)
 
-campaign: install ## the long version of the fault tests: many random kills
-	CAMPAIGN_KILLS=20 $(PY) -m pytest tests/campaign
+campaign: install ## break trainings in every way at random moments; prints a table and writes campaign.json
+	@$(PY) -m tests.campaign $(CAMPAIGN)
+
+kills: install ## the long version of the tests that kill at random: training, saving and patching
+	CAMPAIGN_KILLS=20 $(PY) -m pytest tests/campaign -k kill
 
 docs: install ## write the generated pages of docs/
 	$(PY) -m fluxguard.patching.document docs/rules.md
+	$(PY) -m fluxguard.supervisor.causes.document docs/what-goes-wrong.md

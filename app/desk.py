@@ -14,8 +14,10 @@ from fluxguard.clock import SystemClock
 from fluxguard.errors import FluxguardError, InputError
 from fluxguard.launch import masking
 from fluxguard.rundir import RunDir, read_json
-from fluxguard.supervisor import ledger, status, stopping
+from fluxguard.supervisor import ledger, snapshot, status, stopping
 from fluxguard.supervisor.identity import Identity
+from fluxguard.supervisor.readings import readings
+from fluxguard.supervisor.snapshot import Points
 
 from . import start, view
 from .runs import Registry, Run
@@ -34,6 +36,8 @@ class Desk:
         self._stopping: set[str] = set()
         self._trouble: dict[str, str] = {}
         self._starting = threading.Lock()
+        self._points: dict[str, Points] = {}
+        self._looking = threading.Lock()
 
     def choices(self) -> list[tuple[str, str]]:
         """Return (label, output folder) of every known run, newest first."""
@@ -68,10 +72,14 @@ class Desk:
         return _masked(seen, _secrets(known.train_sh)) if known and seen else {}
 
     def _seen(self, run: RunDir) -> dict[str, Any] | None:
-        found = status.read(run)
+        with self._looking:
+            found = snapshot.read(run, SystemClock(), self._points.setdefault(str(run.output_dir), Points(run)))
         if found is None:
             return None
-        seen = found.to_mapping()
+        seen = found.status.to_mapping()
+        if found.eta is not None:
+            seen["eta_s"] = found.eta  # the trainer's own bar counts what is not steps, too
+        seen["machine"] = readings(found.point, found.at) if found.status.state == "running" else ()
         seen["incidents"] = [{**_report(run, one.get("report")), **one} for one in seen["incidents"]]
         return seen
 
@@ -169,7 +177,8 @@ def _report(run: RunDir, path: object) -> dict[str, Any]:
         text = Path(path).read_bytes()[:_LONGEST_REPORT].decode("utf-8", "replace")
     except OSError:
         text = ""
-    return {"at": values.get("at"), "advice": values.get("advice"), "text": text}
+    told = {key: values.get(key) for key in ("at", "advice", "decision", "flags")}
+    return {**told, "text": text}
 
 
 def _masked(value: Any, secrets: frozenset[str]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from .start import Checked, shell_lines
@@ -19,8 +20,13 @@ def state(screen: Screen) -> str:
         f'<h2 class="fg-headline" role="status">{escape(screen.headline)}</h2>'
         f'<p class="fg-detail">{escape(screen.detail)}</p>'
         f"{_bar(screen)}"
-        f"{listed}</section>"
+        f"{listed}{_machine(screen)}</section>"
     )
+
+
+def _machine(screen: Screen) -> str:
+    lines = "<br>".join(f"{escape(name)}: {escape(said)}" for name, said in screen.machine)
+    return f'<p class="fg-quiet fg-machine">{lines}</p>' if lines else ""
 
 
 def _bar(screen: Screen) -> str:
@@ -38,15 +44,19 @@ def incidents(screen: Screen) -> str:
     if not screen.figures:
         return ""
     cards = "".join(_card(card) for card in screen.cards)
-    heals = _heals(screen)
-    body = cards + heals or '<p class="fg-quiet">Nothing went wrong so far.</p>'
+    lists = (
+        _listed("Not as it should be, but it goes on", screen.troubles)
+        + _listed("Done otherwise than the command says", screen.remedies)
+        + _listed("Put right without a restart", screen.heals)
+    )
+    body = cards + lists or '<p class="fg-quiet">Nothing went wrong so far.</p>'
     count = f' <span class="fg-count">{len(screen.cards)}</span>' if screen.cards else ""
     return f'<section class="fg-incidents"><h3>Incidents{count}</h3>{body}</section>'
 
 
-def _heals(screen: Screen) -> str:
-    lines = "".join(f"<li>{escape(line)}</li>" for line in screen.heals)
-    return f'<section class="fg-heals"><h4>Put right without a restart</h4><ul>{lines}</ul></section>' if lines else ""
+def _listed(title: str, sentences: Sequence[str]) -> str:
+    lines = "".join(f"<li>{escape(line)}</li>" for line in sentences)
+    return f'<section class="fg-heals"><h4>{title}</h4><ul>{lines}</ul></section>' if lines else ""
 
 
 def _card(card: Card) -> str:

@@ -96,6 +96,12 @@ class Screen:
     figures: tuple[tuple[str, str], ...] = ()
     cards: tuple[Card, ...] = ()
     """Newest first."""
+    machine: tuple[tuple[str, str], ...] = ()
+    """What the sensors show, by name; what they do not is said to be unknown."""
+    troubles: tuple[str, ...] = ()
+    """What is not as it should be, though the training goes on; a sentence each."""
+    remedies: tuple[str, ...] = ()
+    """What the run does otherwise than its command says, and why; a sentence each."""
     heals: tuple[str, ...] = ()
     """What was put right without a restart, a sentence each, newest first."""
     log: str = ""
@@ -165,7 +171,6 @@ def _running(seen: Mapping[str, Any], now: float) -> Screen:
     detail = f"{again}You can close this page; the training goes on."
     if seen["hardened"] is False:
         detail += " The trainer is not hardened, so a hang is noticed later."
-    detail += "".join(f" Note: {trouble}." for trouble in seen.get("troubles", ()))
     return Screen(tone="busy", headline=headline, detail=detail, can_stop=True)
 
 
@@ -235,6 +240,9 @@ def _around(shown: Screen, seen: Mapping[str, Any], *, stopping: bool, trouble: 
             ("Time left", brief(seen["eta_s"]) if running and seen["eta_s"] else _NONE),
         ),
         cards=tuple(_card(number, one) for number, one in enumerate(seen["incidents"], 1))[::-1],
+        machine=tuple((str(name), str(said)) for name, said in seen.get("machine", ())),
+        troubles=tuple(_sentence(str(trouble)) for trouble in seen.get("troubles", ())) if running else (),
+        remedies=tuple(_sentence(f"{one['words']}: {one['reason']}") for one in seen.get("remedies", ())),
         heals=tuple(_sentence(str(one["words"])) for one in seen.get("healed", ()))[::-1],
         log=_log(seen["lines"]),
         can_stop=shown.can_stop or (running and seen["watched"]) if not stop else False,
@@ -257,6 +265,7 @@ def _card(number: int, one: Mapping[str, Any]) -> Card:
     else:
         again = f"; {_steps(lost)} had to be trained again" if lost else "; no step was lost"
         done = f"Started again from {f'step {resumed}' if resumed else 'the beginning'}{again}."
+    done = " ".join(filter(None, [done, _sentence(str(one.get("decision") or ""))]))
     after = one.get("detected_after_s")
     facts = [
         when(one["at"]) if isinstance(one.get("at"), (int, float)) else "",

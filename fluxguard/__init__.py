@@ -37,6 +37,7 @@ _HOME = {
     "resume_point": "resume",
     "sample": "sampling",
     "samples": "sampling",
+    "save_if_due": "cadence",
     "save_state": "saves",
     "saved": "writes",
     "shutdown": "waits",

@@ -151,6 +151,16 @@ def path_for(folder: str | os.PathLike[str], rank: int) -> Path:
     return Path(folder) / f"beat.{rank}"
 
 
+def ranks(folder: str | os.PathLike[str]) -> list[int]:
+    """Return the ranks that have a heartbeat file in the heartbeat folder of a run, in order."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    found = (name.removeprefix("beat.") for name in names if name.startswith("beat."))
+    return sorted(int(rank) for rank in found if rank.isdigit())
+
+
 class _Longest:
     """One of the longest waits of a heart; setting it packs them all."""
 

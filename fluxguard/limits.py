@@ -61,6 +61,20 @@ BATCH_CEILING = 10.0
 """A batch that takes so many times its limit is stuck, whatever its worker reads: it may try the same for ever."""
 
 
+NOTIFY_EVERY = 600.0
+"""Restarts are told to people at most this often; those in between are summed up: a run in trouble is no alarm bell."""
+
+NOTIFY_SEND = 60.0
+"""One message may take so long, tries and retries together; then the process that sends it ends itself."""
+
+NOTIFY_LAST = 20.0
+"""How long the end of a run waits for its last message: two tries at a service that does not answer."""
+
+
+ELSEWHERE = 300.0
+"""A supervisor on another machine that gave no sign for so long has ended; a living one gives one every half minute."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WaitLimits:
     """How long the guard, inside the trainer, lets one wait last."""
@@ -167,6 +181,20 @@ class WatchLimits:
     """A cloud disk or a driver that needs more than a quarter of an hour needs a person."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SaveLimits:
+    """How often fluxguard itself saves a state of a supervised training, besides those that the user asked for."""
+
+    every: float | None = 600.0
+    """Ten minutes are what a crash may cost. Where that would cost more than its share, the longer pause wins."""
+
+    share: float | None = 0.01
+    """Of the time, for saving: a save that takes 6 s comes every 10 minutes, one that takes 10 s every 17."""
+
+    allowance: float | None = 5.0
+    """Seconds of saving in all that are free, so that a short training has a state at each epoch, too."""
+
+
 _BUDGETS = ("max_restarts", "max_kills", "max_heals")
 
 
@@ -177,6 +205,7 @@ class Limits:
     wait: WaitLimits = field(default_factory=WaitLimits)
     phase: Mapping[str, PhaseLimit] = field(default_factory=_phases)
     watch: WatchLimits = field(default_factory=WatchLimits)
+    save: SaveLimits = field(default_factory=SaveLimits)
     max_restarts: int = 5
     """Restarts in a row that brought no progress before the run is stopped; progress refills the budget."""
 
@@ -244,6 +273,7 @@ class Limits:
                 wait=_section(defaults.wait, _table("wait", values.get("wait", {}), source), "wait", source),
                 phase=phases,
                 watch=_section(defaults.watch, _table("watch", values.get("watch", {}), source), "watch", source),
+                save=_section(defaults.save, _table("save", values.get("save", {}), source), "save", source),
                 max_bad_losses=None if losses is None else _count("max_bad_losses", losses, source),
                 strict=_flag("strict", values.get("strict", defaults.strict), source),
                 **counts,

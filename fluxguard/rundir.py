@@ -158,6 +158,16 @@ class RunDir:
         """States that do not verify, or embody the same steps as another one."""
         return self.root / "aside"
 
+    @property
+    def timeline(self) -> Path:
+        """Phases, steps, loss, GPU and memory over time, one sample a line; bounded."""
+        return self.root / "timeline.jsonl"
+
+    @property
+    def watch_log(self) -> Path:
+        """The log patterns of the user's own."""
+        return self.root / "watch-log.yaml"
+
     def spawn(self, attempt: str) -> Path:
         """What the keeper is to start."""
         return self.root / f"spawn.{attempt}.json"

@@ -1,5 +1,7 @@
 """Laws of the manifest."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,44 @@ def test_a_damaged_state_is_unusable(state: Path, damage: object) -> None:
     with pytest.raises(StateUnusable) as caught:
         manifest.verify(state)
     assert caught.value.path == str(state)
+
+
+def test_a_manifest_of_the_version_before_is_still_read(state: Path) -> None:
+    """It had no digest of its own, and said neither whose state it is nor who asked for it."""
+    path = state / manifest.NAME
+    told = json.loads(path.read_bytes())
+    older = {name: value for name, value in told.items() if name not in ("digest", "attempt", "asked")}
+    path.write_text(json.dumps({**older, "version": 1}))
+    assert manifest.verify(state).attempt == ""
+
+
+def test_every_flipped_bit_of_a_manifest_is_found(state: Path) -> None:
+    """Also one that makes a step another step."""
+    path = state / manifest.NAME
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        for bit in range(8):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+            with pytest.raises(StateUnusable):
+                manifest.read(state)
+
+
+def test_a_pipe_in_place_of_a_file_blocks_nobody(state: Path) -> None:
+    """It is refused without being opened."""
+    (state / "optimizer.bin").unlink()
+    os.mkfifo(state / "optimizer.bin")
+    with pytest.raises(StateUnusable, match="no plain file"):
+        manifest.verify(state)
+
+
+def test_a_file_is_shown_in_order_and_whole(state: Path) -> None:
+    """Who looks at it sees each byte once, whatever the pieces are."""
+    seen = bytearray()
+
+    def look(offset: int, data: memoryview) -> None:
+        assert offset == len(seen)
+        seen.extend(data)
+
+    (state / "large.bin").write_bytes(bytes(range(256)) * 5000)
+    size, _ = manifest.digest(state, "large.bin", look)
+    assert (size, bytes(seen)) == (1_280_000, bytes(range(256)) * 5000)

@@ -6,12 +6,37 @@ import errno
 import io
 import sys
 
-from fluxguard.cli import harden, look, printing, train, try_out  # verbs join `app` when they are imported
+from fluxguard.cli import (
+    explaining,
+    harden,
+    holding,
+    look,
+    notify,
+    printing,
+    reporting,
+    resuming,
+    train,
+    try_out,
+    watching,
+)  # verbs join `app` when they are imported
 from fluxguard.cli.exits import BAD, GOOD, INPUT, OURS
 from fluxguard.cli.verbs import app
 from fluxguard.errors import FluxguardError, InputError
 
-__all__ = ["app", "harden", "look", "main", "train", "try_out"]
+__all__ = [
+    "app",
+    "explaining",
+    "harden",
+    "holding",
+    "look",
+    "main",
+    "notify",
+    "reporting",
+    "resuming",
+    "train",
+    "try_out",
+    "watching",
+]
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from fluxguard.cli import printing, rendering
 from fluxguard.cli.exits import BAD, GOOD, end
 from fluxguard.cli.options import AsJson, OutputDir
 from fluxguard.cli.verbs import app
+from fluxguard.cli.watching import hint
 from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir
 
@@ -20,7 +21,7 @@ def status(
 
     seen = statuses.read(RunDir(output_dir))
     if seen is None:
-        raise InputError(output_dir, "holds no run of fluxguard")
+        raise InputError(output_dir, hint(output_dir))
     if as_json:
         printing.as_json(seen.to_mapping())
     else:

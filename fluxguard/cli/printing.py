@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -65,3 +66,22 @@ class Screen:
         said = text(event)
         if said is not None:
             self.line(f"{time.strftime('%H:%M:%S', time.localtime(event.at))} {said}")
+
+
+def is_terminal() -> bool:
+    """Return whether standard output is a terminal on which lines can be drawn again."""
+    from rich.console import Console
+
+    console = Console()
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+@contextlib.contextmanager
+def screen() -> Iterator[tuple[Callable[[Any], None], Callable[[], int]]]:
+    """Give what draws something over the whole terminal, again and again, and what says how many rows there are."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        yield lambda shown: live.update(shown, refresh=True), lambda: console.size.height

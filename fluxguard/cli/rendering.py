@@ -29,8 +29,11 @@ def status(seen: Mapping[str, Any]) -> Iterator[Any]:
         "steps": f"{seen['step']} of {planned}{saved} (attempt {seen['attempts']})",
         "phase": seen["phase"],
         "loss": seen["loss"] if seen["loss"] is None else f"{seen['loss']:.4g}",
+        "machine": seen.get("machine"),
         "healed": seen["healing"].removeprefix("healed ") or None,
-        "weights": f"{seen['weights']['path']} ({verified})",
+        "otherwise": "; ".join(one["words"] for one in seen["remedies"]) or None,
+        "decided": seen["decided"] or None,
+        "weights": f"{seen['weights']['path']} ({verified})" if seen["weights"]["path"] else None,
     }
     for name, value in rows.items():
         if value is not None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from fluxguard.cli import printing
+from fluxguard.cli import notify as telling
+from fluxguard.cli import options, printing
 from fluxguard.cli.exits import BAD, GOOD, OURS, end
 from fluxguard.cli.options import OutputDir
 from fluxguard.cli.verbs import app
@@ -19,31 +19,31 @@ from fluxguard.clock import SystemClock
 from fluxguard.rundir import RunDir
 
 if TYPE_CHECKING:
+    from fluxguard.supervisor.learning import Chosen
     from fluxguard.supervisor.ledger import Event
+    from fluxguard.supervisor.order import Order
+    from fluxguard.supervisor.posting import Postbox
+    from fluxguard.supervisor.supervise import Outcome
 
 
 @app.command()
 def supervise(
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TRAIN_SH | -- COMMAND...",
-            help="A train.sh, or the training command behind `--`.",
-            show_default=False,
-        ),
-    ] = None,
-    output_dir: Annotated[Path | None, typer.Option(help="Where COMMAND saves; needed when it does not say.")] = None,
-    cwd: Annotated[Path | None, typer.Option(help="Where COMMAND runs.", show_default="here")] = None,
-    python: Annotated[str | None, typer.Option(help="The trainer's Python, or its virtual environment.")] = None,
-    max_restarts: Annotated[int | None, typer.Option(min=0, help="Restarts in a row without progress.")] = None,
-    limits: Annotated[Path | None, typer.Option(help="A TOML or JSON file of limits (docs/limits.md).")] = None,
-    harden: Annotated[
-        bool, typer.Option("--harden/--no-harden", help="Train in a hardened copy beside the checkout.")
-    ] = True,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Move earlier outputs aside and begin anew.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="As --fresh, if the command has changed.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Show the trainer's own output as well.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Start nothing; say whether it can be done.")] = False,
+    command: options.Command = None,
+    output_dir: options.SavesIn = None,
+    cwd: options.Cwd = None,
+    python: options.Python = None,
+    max_restarts: options.MaxRestarts = None,
+    limits: options.LimitsFile = None,
+    harden: options.Harden = True,
+    fresh: options.Fresh = False,
+    replace: options.Replace = False,
+    follow: options.Follow = False,
+    watch_log: options.WatchLog = None,
+    notify: telling.Notify = None,
+    notify_on: telling.NotifyOn = telling.Level.incidents,
+    weights: options.Weights = None,
+    dry_run: options.DryRun = False,
+    check: options.Check = False,
 ) -> None:
     """Train under supervision: watch, explain, resume, until it is finished and verified.
 
@@ -51,9 +51,10 @@ def supervise(
     Ctrl-C only detaches: the run goes on, and so does its supervision.
     """
     from fluxguard import patching
-    from fluxguard.supervisor import following, foreground
+    from fluxguard.supervisor import following
     from fluxguard.supervisor import order as orders
 
+    told = telling.urls(notify)
     words = tuple(command or ())
     notes: list[str] = []
     orders.refuse_script_and_more(words, output_dir)
@@ -63,11 +64,13 @@ def supervise(
         home = orders.Home(lambda checkout: patching.is_hardened(checkout, by_us=False), choose)
         if len(words) == 1 and output_dir is None:
             return orders.from_script(Path(words[0]), python=python, home=home, cwd=cwd)
-        return orders.from_command(words, output_dir=output_dir, cwd=cwd, python=python, home=home)
+        return orders.from_command(
+            words, output_dir=output_dir, cwd=cwd, python=python, home=home, weights=weights, notes=notes
+        )
 
-    order = ordered(fresh)
+    order = ordered(fresh).watching(watch_log)
     if replace and following.changed(order):
-        order, fresh = ordered(True), True
+        order, fresh = ordered(True).watching(watch_log), True
     chosen = orders.read_limits(limits, hardened=order.hardened, max_restarts=max_restarts)
     if check:
         printing.line(
@@ -75,14 +78,32 @@ def supervise(
         )
         end(GOOD)
     if follow:
-        end(_follow(order.run, orders.without(sys.argv[1:], "--follow"), notes))
-    again = orders.without(sys.argv[1:], "--fresh", "--replace")
-    outcome = foreground.supervise(order, chosen, fresh=fresh, tell=_Teller(notes).tell, again=again)
+        end(_follow(order.run, telling.without_urls(orders.without(sys.argv[1:], "--follow")), notes))
+    outcome = _to_its_end(order, chosen, fresh, notes, telling.postbox(order, told, notify_on, notes), dry_run)
     if outcome.left:
         printing.line(_detached(order.run))
         end(GOOD)
     printing.line(outcome.reason)
     end(GOOD if outcome.finished else BAD)
+
+
+def _to_its_end(
+    order: Order, chosen: Chosen, fresh: bool, notes: list[str], postbox: Postbox | None, dry_run: bool
+) -> Outcome:
+    """Supervise here; what tells people is given time for its last message."""
+    from fluxguard.supervisor import foreground
+    from fluxguard.supervisor import order as orders
+
+    again = telling.without_urls(orders.without(sys.argv[1:], "--fresh", "--replace"))
+    again = orders.without_values(again, "--watch-log")  # the run has a copy of its own
+    with postbox or contextlib.nullcontext():
+        tell = _Teller(notes).tell
+        outcome = foreground.supervise(
+            order, chosen, fresh=fresh, tell=tell, again=again, postbox=postbox, dry_run=dry_run
+        )
+        if postbox is not None and not outcome.left:
+            postbox.close()
+    return outcome
 
 
 def _detached(run: RunDir) -> str:

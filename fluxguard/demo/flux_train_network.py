@@ -8,6 +8,7 @@ import torch
 import train_network
 from accelerate import Accelerator
 from library import flux_models, flux_train_utils, flux_utils, strategy_base, strategy_flux, train_util
+from library.deeds import met
 from library.faults import sleep_if_asked
 from library.utils import clean_memory_on_device
 
@@ -46,6 +47,7 @@ class FluxNetworkTrainer(train_network.NetworkTrainer):
                 args.blocks_to_swap = 18
 
     def load_target_model(self, args, weight_dtype, accelerator):
+        met("load")
         # the frozen weights stay in float: a CPU is slow in half precision, and autocast lowers them where it counts
         _, model = flux_utils.load_flow_model(args.pretrained_model_name_or_path, torch.float32, "cpu")
         if args.fp8_base:
@@ -209,3 +211,4 @@ if __name__ == "__main__":
 
     trainer = FluxNetworkTrainer()
     trainer.train(args)
+    met("end")

@@ -11,7 +11,7 @@ from multiprocessing import Value
 
 import torch
 from accelerate.utils import set_seed
-from library import config_util, strategy_base, train_util
+from library import config_util, deeds, strategy_base, train_util
 from library.arguments import add_network_arguments
 from library.network_trainer import BaseTrainer
 from library.utils import clean_memory_on_device, setup_logging
@@ -292,7 +292,7 @@ class NetworkTrainer(BaseTrainer):
 
                 with accelerator.accumulate(training_model):
                     on_step_start_for_network(text_encoder, unet)
-
+                    deeds.met("step", global_step + 1, batch)
                     self.on_step_start(args, accelerator, network, text_encoders, unet, batch, weight_dtype)
 
                     loss = self.process_batch(

@@ -12,7 +12,7 @@ from typing import Any
 from fluxguard import limits, manifest
 from fluxguard.clock import Clock, SystemClock
 from fluxguard.errors import StateUnusable
-from fluxguard.guard import losses, resume
+from fluxguard.guard import losses, pulse, resume
 from fluxguard.guard.randoms import States
 from fluxguard.manifest import Manifest
 from fluxguard.rundir import sync_folder, write_json
@@ -32,24 +32,49 @@ _PARTIAL, _OLD, _REMOVED = ".{}.partial", ".{}.old", ".{}.removed"
 """Names under which no one takes a folder for a state: being written, being replaced, being removed."""
 
 
-def save_state(accelerator: Any, state_dir: str | os.PathLike[str], clock: Clock | None = None) -> None:
-    """Save a state so that under its name there is a whole one or none.
+class _Newest:
+    """The newest state that this process has saved."""
+
+    def __init__(self) -> None:
+        self.step: int | None = None
+        self.at = 0.0
+
+
+_newest = _Newest()
+
+
+def newest() -> tuple[int | None, float]:
+    """Return the true step of the newest state of this process, None without one, and when it was saved (monotonic)."""
+    return _newest.step, _newest.at
+
+
+def is_collective(accelerator: Any) -> bool:
+    """Return whether each process saves a part of its own, so that no process can save alone."""
+    return any(kind in str(accelerator.distributed_type) for kind in _COLLECTIVE)
+
+
+def save_state(
+    accelerator: Any, state_dir: str | os.PathLike[str], clock: Clock | None = None, *, asked: str = ""
+) -> None:
+    """Save a state so that under its name there is a whole one or none; `asked` is who wanted it, for its manifest.
 
     Raises OSError (a full disk) and whatever accelerate raises; what was under that name before is then untouched.
     """
-    if any(kind in str(accelerator.distributed_type) for kind in _COLLECTIVE):
+    clock = clock or SystemClock()
+    if is_collective(accelerator):
         accelerator.save_state(str(state_dir))  # every process writes its part: only they know when all is there
         return
     target = Path(state_dir).absolute()
     if not accelerator.is_main_process:
-        _join(accelerator.process_index, target, clock or SystemClock())
+        _join(accelerator.process_index, target, clock)
         return
     partial = target.with_name(_PARTIAL.format(target.name))
     shutil.rmtree(partial, ignore_errors=True)
     try:
         accelerator.save_state(str(partial))
-        _seal(partial, accelerator.num_processes)
+        _newest.step = _seal(partial, accelerator.num_processes, asked)
         _rename(partial, target)
+        _newest.at = clock.monotonic()
         losses.saved(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)  # on a full disk its room is needed
@@ -84,12 +109,12 @@ def _holds(state: Path, step: int) -> bool:
         return False
 
 
-def _seal(folder: Path, world_size: int) -> None:
-    """Complete a state and make it durable; the manifest comes last."""
+def _seal(folder: Path, world_size: int, asked: str) -> int | None:
+    """Complete a state, make it durable and return its true step; the manifest comes last."""
     here = resume.position()
     if here is None:  # a loop that is not one of ours: nobody knows which batches it has seen
         _make_durable(folder)
-        return
+        return None
     step = _count(folder, here)
     write_json(folder / RANDOM, resume.states_to_save())
     _make_durable(folder)
@@ -102,8 +127,11 @@ def _seal(folder: Path, world_size: int) -> None:
             world_size=world_size,
             batches_per_epoch=here.batches_per_epoch,
             files=manifest.of_files(folder),
+            attempt=pulse.attempt(),
+            asked=asked,
         ),
     )
+    return step
 
 
 def _count(folder: Path, here: resume.Position) -> int:

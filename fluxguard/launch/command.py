@@ -11,6 +11,7 @@ from fluxguard.launch.flags import Flags, spans
 from fluxguard.launch.trainer import Trainer, base, is_python
 
 _RESUME_FLAGS = ("resume", "resume_from_huggingface", "initial_step", "initial_epoch", "skip_until_initial_step")
+_STEP_FLAGS = ("save_every_n_steps", "save_last_n_steps", "save_last_n_steps_state")
 _VERSION_OF_PY = re.compile(r"-\d+(\.\d+)?(-\d+)?")
 
 
@@ -34,12 +35,17 @@ class Refusal:
     reason: str
 
 
-def supervised(trainer: Trainer, flags: Flags, *, hardened: bool = True) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def supervised(
+    trainer: Trainer, flags: Flags, *, hardened: bool = True, timed: bool = False
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the command that saves what a resume needs, and the flags that were added for it.
 
-    A trainer that is not hardened resumes with gradient accumulation from the end of an epoch only.
+    A `timed` trainer saves states by itself, whenever it is time: it needs no flags. One that is not hardened resumes
+    with gradient accumulation from the end of an epoch only.
     """
     added: list[str] = []
+    if timed:
+        return trainer.argv, ()
     if not flags.save_state:
         added.append("--save_state")
     at_epochs = flags.save_every_n_epochs or flags.save_n_epoch_ratio
@@ -47,6 +53,23 @@ def supervised(trainer: Trainer, flags: Flags, *, hardened: bool = True) -> tupl
     if not (at_epochs or within):
         added += ["--save_every_n_epochs", "1"]
     return (*trainer.argv, *added), tuple(added)
+
+
+def paced(
+    argv: Sequence[str], flags: Flags, *, step_seconds: float, every: float | None, steps_per_epoch: int
+) -> tuple[str, ...]:
+    """Return the command of a trainer that is not hardened with states about `every` so many seconds within an epoch.
+
+    Only where it goes on rightly from them, the user has no such cadence, and an earlier attempt has shown how long a
+    step takes. The weights that are saved with each state are removed again but for the last two.
+    """
+    own = any(flags.given(name) for name in _STEP_FLAGS)
+    if own or not step_seconds or every is None or flags.gradient_accumulation_steps > 1:
+        return tuple(argv)
+    steps = max(1, round(every / step_seconds))
+    if steps >= steps_per_epoch:
+        return tuple(argv)  # each epoch has its state already
+    return (*argv, *(word for name in _STEP_FLAGS for word in (f"--{name}", str(steps))))
 
 
 def resumed(

@@ -31,6 +31,16 @@ def images(dataset_config: Path, cwd: Path | None = None) -> int:
     return sum(_in_subset(dataset_config, place, subset, here) for place, subset in _subsets(dataset_config))
 
 
+def folders(dataset_config: Path, cwd: Path | None = None) -> tuple[Path, ...]:
+    """Return the folders of the images, beside which the trainer keeps its caches; none where it does not say."""
+    here = Path.cwd() if cwd is None else cwd
+    try:
+        named = [subset.get("image_dir") for _, subset in _subsets(dataset_config)]
+    except InputError:
+        return ()
+    return tuple(dict.fromkeys(here / name for name in named if isinstance(name, str) and name))
+
+
 def _read(path: Path) -> Mapping[str, Any]:
     suffix = path.suffix.lower()
     if suffix not in (".toml", ".json"):

@@ -14,28 +14,42 @@ from tomlkit.exceptions import TOMLKitError
 from fluxguard.errors import InputError
 from fluxguard.launch.trainer import COMMAND, Trainer
 
-_SWITCHES = ("skip_until_initial_step", "save_state", "persistent_data_loader_workers")
+_SWITCHES = (
+    "cpu_offload_checkpointing",
+    "persistent_data_loader_workers",
+    "sample_at_first",
+    "save_state",
+    "skip_until_initial_step",
+    "split_mode",
+)
 _VALUES = (
+    "blocks_to_swap",
     "config_file",
     "dataset_config",
     "gradient_accumulation_steps",
     "huggingface_token",
     "initial_epoch",
     "initial_step",
+    "max_data_loader_n_workers",
     "max_train_epochs",
     "max_train_steps",
     "output_dir",
     "output_name",
     "resume",
+    "sample_every_n_epochs",
+    "sample_every_n_steps",
+    "sample_prompts",
     "save_every_n_epochs",
     "save_every_n_steps",
     "save_model_as",
     "save_n_epoch_ratio",
     "seed",
+    "train_data_dir",
     "wandb_api_key",
 )
 _WATCHED = (*_SWITCHES, "resume_from_huggingface", *_VALUES)
 _UPSTREAM_STEPS = 1600
+_UPSTREAM_WORKERS = 8
 
 
 def flag_name(word: str) -> str | None:
@@ -87,6 +101,10 @@ class Flags:
         if path is None:
             return plain
         return cls(trainer.args, trainer.cwd, _flattened(read_toml(path, "--config_file")), str(path))
+
+    def with_args(self, args: Sequence[str]) -> Flags:
+        """Return what other words on the command line say, over the same file."""
+        return Flags(args, self._cwd, self._config, self._source)
 
     def given(self, name: str) -> bool:
         """Whether the command line or the file says anything about a flag."""
@@ -218,6 +236,47 @@ class Flags:
     def persistent_data_loader_workers(self) -> bool:
         """Whether loader workers live longer than an epoch."""
         return self._switch("persistent_data_loader_workers")
+
+    @property
+    def max_data_loader_n_workers(self) -> int:
+        """Processes that load images; 0 when the trainer does it itself."""
+        workers = self._number("max_data_loader_n_workers", 0)
+        return _UPSTREAM_WORKERS if workers is None else workers
+
+    @property
+    def sample_at_first(self) -> bool:
+        """Whether sample images are made before the first step."""
+        return self._switch("sample_at_first")
+
+    @property
+    def sample_every_n_steps(self) -> int | None:
+        """Steps between two sets of sample images."""
+        return self._number("sample_every_n_steps", -(2**31))
+
+    @property
+    def sample_every_n_epochs(self) -> int | None:
+        """Epochs between two sets of sample images."""
+        return self._number("sample_every_n_epochs", -(2**31))
+
+    @property
+    def blocks_to_swap(self) -> int | None:
+        """Blocks of the model that wait in the main memory for their turn."""
+        return self._number("blocks_to_swap", 0)
+
+    @property
+    def split_mode(self) -> bool:
+        """Whether an older way of swapping is asked for, which upstream takes for some blocks to swap."""
+        return self._switch("split_mode")
+
+    @property
+    def cpu_offload_checkpointing(self) -> bool:
+        """Whether activations wait in the main memory, which excludes swapping blocks."""
+        return self._switch("cpu_offload_checkpointing")
+
+    @property
+    def train_data_dir(self) -> Path | None:
+        """The folder whose folders hold the images when there is no dataset_config, absolute."""
+        return self._path("train_data_dir")
 
     @property
     def seed(self) -> int | None:

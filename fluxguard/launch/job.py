@@ -8,37 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from fluxguard.errors import InputError
-from fluxguard.launch.flags import Flags, flag_name, read_json, read_toml
+from fluxguard.launch.flags import Flags, read_json, read_toml
+from fluxguard.launch.masking import everywhere, masked
 from fluxguard.launch.trainer import script_index
 
-MASK = "***"
 COMMAND_LINE = "command line"
-_SECRET_FLAG = re.compile(r"(.*_)?(token|api_?key|secret(_key)?|password|passwd|credentials?|access_key(_id)?)")
 _TEXTS = ("cwd", "interpreter", "checkout", "output_dir")
 _NAMED_FILES = ("config_file", "dataset_config")
-
-
-def masked(argv: Sequence[str]) -> tuple[str, ...]:
-    """Return a command for display and for job.json: the values of secret flags are `***`."""
-    done: list[str] = []
-    hide = False
-    for word in argv:
-        name = flag_name(word)
-        if name is None:
-            done.append(MASK if hide else word)
-            continue
-        secret = _SECRET_FLAG.fullmatch(name.replace("-", "_").lower()) is not None
-        flag, equals, _ = word.partition("=")
-        hide = secret and not equals
-        done.append(f"{flag}={MASK}" if secret and equals else word)
-    return tuple(done)
 
 
 def planned(flags: Flags) -> dict[str, str]:
@@ -78,6 +60,7 @@ class Job:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "argv", masked(self.argv))
+        object.__setattr__(self, "env", everywhere(self.env))
 
     def to_mapping(self) -> dict[str, Any]:
         """Return plain values, as `from_mapping` reads them."""
@@ -130,11 +113,12 @@ def changed(old: Job, new: Job) -> str | None:
     """Return what makes `new` another job than `old`, naming the first field that differs, or None.
 
     The environment, the secrets and where the command was read from do not count: another terminal or another GPU is no
-    other job. Neither does the order of flags, nor one that a later one overrides.
+    other job. Neither does the order of flags, nor one that a later one overrides, nor the way to the same folder.
     """
     for name in ("output_dir", "output_name", "checkout", "interpreter", "cwd"):
         before, after = getattr(old, name), getattr(new, name)
-        if before != after:
+        same_folder = name != "interpreter" and isinstance(after, Path) and before.resolve() == after.resolve()
+        if before != after and not same_folder:
             return f"{name}: was {before}, is {after}"
     for before_words, after_words in zip(_parts(old), _parts(new), strict=True):
         if difference := _difference(before_words, after_words):

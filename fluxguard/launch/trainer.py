@@ -104,7 +104,8 @@ def find(argv: Sequence[str], cwd: Path) -> Trainer:
     """
     index = script_index(argv)
     if index is None:
-        raise InputError(COMMAND, f"runs no known trainer (looked for {', '.join(KNOWN)} and {_PATTERN})")
+        looked = f"looked for {', '.join(KNOWN)} and {_PATTERN}"
+        raise InputError(COMMAND, f"runs no known trainer ({looked}); any other one needs --output-dir")
     here = cwd.absolute()
     script = here / argv[index]
     if not os.path.isfile(script):

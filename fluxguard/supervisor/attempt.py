@@ -39,6 +39,8 @@ class Attempt:
     """None when the supervisor died between deciding to start it and writing down whom it had started."""
     kills_before: int = 0
     """Kills for memory that the kernel had counted before it."""
+    weights_before: Sequence[int] | None = None
+    """The stamp of the final weights that lay there when it was started, empty when there were none; None: unknown."""
 
     @property
     def mark(self) -> bytes:
@@ -95,6 +97,7 @@ def spawn(
     state: Path | None,
     kills_before: int,
     notes: Sequence[str] = (),
+    weights_before: Sequence[int] | None = None,
 ) -> Attempt:
     """Start an attempt under a keeper; the ledger knows of it before it exists. Raises OSError.
 
@@ -112,6 +115,7 @@ def spawn(
         log_from=log_from,
         kills_before=kills_before,
         notes=list(notes),
+        weights_before=None if weights_before is None else list(weights_before),
     )
     marked = {**env, RUN_VARIABLE: str(run.root), ATTEMPT_VARIABLE: mark, LIMITS_VARIABLE: str(run.limits)}
     try:
@@ -136,6 +140,7 @@ def spawn(
         at=started.at,
         keeper=keeper,
         kills_before=kills_before,
+        weights_before=weights_before,
     )
 
 
@@ -165,6 +170,7 @@ def last(run: RunDir, events: Sequence[Event]) -> Attempt | None:
         at=begun.at,
         keeper=keeper,
         kills_before=int(begun.values.get("kills_before", 0)),
+        weights_before=begun.values.get("weights_before"),
     )
 
 
@@ -173,6 +179,11 @@ def _unrecorded_keeper(run: RunDir, mark: str) -> Identity | None:
     written = read_json(run.keeper(mark))
     identity = Identity.of(int(written["keeper"])) if written else None
     return identity if identity is not None and processes.names(identity, mark) else None
+
+
+def known(events: Sequence[Event]) -> frozenset[str]:
+    """Return the uuids of all attempts."""
+    return frozenset(str(event.values["attempt"]) for event in events if event.kind == "attempt")
 
 
 def closed(events: Sequence[Event], mark: str) -> bool:

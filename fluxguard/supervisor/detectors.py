@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fluxguard.limits import Limits
 from fluxguard.supervisor.observation import History
+from fluxguard.supervisor.signs import beside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,14 +16,20 @@ class Symptom:
     """Something that a run which goes on well does not show."""
 
     kind: str
-    """ended, given up, overdue, idle or stuck."""
+    """ended, given up, overdue, watched log, idle or stuck."""
     phase: str
     since: float
     """Seconds since the last beat or output."""
     limit: float | None = None
     """The limit that was passed, in seconds."""
     what: str = ""
-    """The wait that is open, when the trainer says."""
+    """The wait that is open, when the trainer says; of a watched log the pattern's name and why it spoke."""
+    name: str = ""
+    """The pattern of the user's own that spoke."""
+    then: str = "restart"
+    """What the user wants to follow: restart or stop."""
+    signs: tuple[str, ...] = ()
+    """What else was to be seen, in words: the GPU's power, a rank that stays behind, waits in the kernel."""
 
 
 Detector = Callable[[History, Limits], Symptom | None]
@@ -51,6 +58,16 @@ def overdue(history: History, limits: Limits) -> Symptom | None:
     return _symptom("overdue", history, limits.watch.overdue, beat.wait)
 
 
+def watched_log(history: History, limits: Limits) -> Symptom | None:
+    """A log is not as the user's own patterns expect it."""
+    broken = history.log.broken(history.last.now, history.last.matches.slow)
+    if broken is None:
+        return None
+    name = broken.pattern.name
+    found = _symptom("watched log", history, broken.limit, f"{name}: {broken.reason}")
+    return replace(found, name=name, then=broken.pattern.then)
+
+
 def idle(history: History, limits: Limits) -> Symptom | None:
     """A run is idle when nothing was seen of it for the patience of its phase: no beat, output, processor time or I/O.
 
@@ -61,7 +78,7 @@ def idle(history: History, limits: Limits) -> Symptom | None:
         return None
     if history.last.beat is None and history.sampled is None:
         return None
-    return _symptom("idle", history, patience)
+    return _moveless("idle", history, patience, limits)
 
 
 def stuck(history: History, limits: Limits) -> Symptom | None:
@@ -73,7 +90,7 @@ def stuck(history: History, limits: Limits) -> Symptom | None:
         ceiling = max(ceiling, _step_ceiling(history, limits) or math.inf)
     if history.last.now - history.progress_at <= ceiling:
         return None
-    return _symptom("stuck", history, ceiling)
+    return _moveless("stuck", history, ceiling, limits)
 
 
 def _step_ceiling(history: History, limits: Limits) -> float | None:
@@ -83,13 +100,17 @@ def _step_ceiling(history: History, limits: Limits) -> float | None:
     return limits.for_phase("first step").ceiling
 
 
-DETECTORS: tuple[Detector, ...] = (ended, given_up, overdue, idle, stuck)
+DETECTORS: tuple[Detector, ...] = (ended, given_up, overdue, watched_log, idle, stuck)
 """In order of certainty: the first that speaks is acted on."""
 
 
 def detect(history: History, limits: Limits) -> Symptom | None:
     """Return the most certain symptom, or None."""
     return next(filter(None, (detector(history, limits) for detector in DETECTORS)), None)
+
+
+def _moveless(kind: str, history: History, limit: float, limits: Limits) -> Symptom:
+    return replace(_symptom(kind, history, limit), signs=beside(history, limits))
 
 
 def _symptom(kind: str, history: History, limit: float | None, what: str = "") -> Symptom:

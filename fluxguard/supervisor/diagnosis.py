@@ -1,18 +1,36 @@
-"""From a symptom and the evidence to a cause in plain words. Pure: rules in order, the first that fits speaks."""
+"""From a symptom and the evidence to a cause in plain words. Pure: rules in order, the first that fits speaks.
+
+What is known about causes is data, in `causes`; the rules say which kind of evidence counts before which.
+"""
 
 from __future__ import annotations
 
 import re
-import signal
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from fluxguard.rundir import NEVER
+from fluxguard.launch.remedies import NO_SAMPLING
+from fluxguard.supervisor import endings, signatures
+from fluxguard.supervisor.causes import BY_NAME, CAUSES, outside
+from fluxguard.supervisor.causes.cause import Cause, Ends, Says, Seen, Told, Waits
+from fluxguard.supervisor.causes.watched import WATCHED
 from fluxguard.supervisor.detectors import Symptom
 from fluxguard.supervisor.observation import Exit
 from fluxguard.supervisor.processes import Usage
-from fluxguard.supervisor.signatures import INPUT, MACHINE, OUTSIDE, SIGNATURES, TRAINER, closing
+from fluxguard.supervisor.signatures import MACHINE, TRAINER, Line, shortened
+
+if TYPE_CHECKING:
+    from fluxguard.supervisor.sensing.gpu import Card
+    from fluxguard.supervisor.sensing.host import Host
+
+_P = TypeVar("_P", Ends, Says, Seen, Told, Waits)
+
+_REPEATED = 5
+"""As often an error has to be said to be worth a mention."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +53,39 @@ class Evidence:
     """Nothing can be written where the run saves, the trainer's own last words included."""
     out_of_memory: bool = False
     """The kernel killed something for memory since the attempt began."""
+    cards: Sequence[Card] | None = None
+    """The GPUs when they were last seen; None for unknown."""
+    host: Host | None = None
+    """The machine's memory when it was last seen; None for unknown."""
+    host_before: Host | None = None
+    """The same when the attempt began."""
+    xids: Sequence[str] = ()
+    """What the GPU driver reported since the attempt began, as in the system log."""
+    troubles: Sequence[str] = ()
+    """What else was not as it should be while the attempt went on, in words."""
+    system: str = sys.platform
+    """The platform that all this was seen on."""
+
+    @cached_property
+    def closing(self) -> signatures.Closing:
+        """The lines that tell how it ended."""
+        return signatures.closing(self.lines)
+
+    @cached_property
+    def how(self) -> endings.How:
+        """How the process ended."""
+        return endings.how(self.exit, self.closing.whole)
+
+    def ended_with(self, numbers: frozenset[int]) -> bool:
+        """Return whether it ended by one of these signals (negative) or codes."""
+        return self.how.number in numbers
+
+    def stopped(self, symptom: Symptom) -> tuple[str, ...]:
+        """Return, in words, which processes of a run without progress are stopped."""
+        if symptom.kind == "ended" or self.usage is None or not self.usage.stopped:
+            return ()
+        pids = ", ".join(map(str, self.usage.stopped))
+        return (f"Process {pids} was stopped and did nothing for {symptom.since:.0f} s",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,151 +108,155 @@ class Diagnosis:
     """The lines, counters and figures that show it, each as a person may read it."""
     remedies: tuple[str, ...] = ()
     """What another attempt may do otherwise, mildest first: names of `launch.remedies`."""
+    sure: bool = True
+    """Whether the evidence leaves no other reading."""
 
 
 def diagnose(symptom: Symptom, evidence: Evidence) -> Diagnosis:
     """Return why, in words; the last rule always speaks."""
-    for rule in _RULES:
+    for rule in _ENDED if symptom.kind == "ended" else _ALIVE:
         found = rule(symptom, evidence)
         if found is not None:
             return found
     return _unexplained(symptom, evidence)
 
 
-def _could_not_start(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
-    if evidence.exit is None or evidence.exit.error is None:
-        return None
+def named(name: str, said: str = "", *, what: str = "", place: str = "", proof: Sequence[str] = ()) -> Diagnosis:
+    """Return the diagnosis of a cause that was found elsewhere, by its name in the table."""
+    cause = BY_NAME[name]
+    shown = signatures.shortened(said)
     return Diagnosis(
-        cause="could not start",
-        words=f"The trainer could not be started: {evidence.exit.error}.",
-        advice="Check the interpreter and the working folder of the command.",
-        origin=INPUT,
-        again=False,
+        cause=cause.name.format(what=what),
+        words=_ended(cause.words.format(said=shown, what=what)),
+        advice=cause.advice,
+        origin=cause.origin,
+        again=cause.again,
+        place=place or (cause.name if cause.fixed else _place(shown)),
+        proof=tuple(proof) or ((shown,) if shown else ()),
+        remedies=cause.remedies,
+        sure=cause.sure,
     )
 
 
-_SAID_BY_GUARD = {
-    "block swap": "A block swap never came back: the step waited {waited:.1f} s for a block of weights"
-    " (limit {limit:g} s).",
-    "loader worker": "A DataLoader worker (process {workers}) delivered no batch for {waited:.1f} s (limit {limit:g} s)"
-    " and was ended with the trainer.",
-    "file read": "Reading {file} gave no new byte for {waited:.1f} s (limit {limit:g} s).",
-    "cache file": "The cache file {file} is broken; it was set aside and will be made again.",
-    "barrier": "The ranks did not meet within {limit:g} s: {wait}.",
-}
-_ADVICE_FOR_GUARD = {
-    "block swap": "If it comes again: update the GPU driver, or swap fewer blocks (--blocks_to_swap).",
-    "loader worker": "If it comes again: use fewer workers (--max_data_loader_n_workers), and look at the disk that"
-    " holds the data set.",
-    "file read": "Look at the disk or network share that holds the file.",
-}
+def _of(cause: Cause, symptom: Symptom, evidence: Evidence, said: str, **values: Any) -> Diagnosis:
+    """Return the diagnosis of a cause; what happened while sampling can be left out of another attempt."""
+    found = named(cause.name, said, **values)
+    changes: dict[str, Any] = {}
+    ours = cause.origin in (TRAINER, MACHINE) and (cause.again or cause.remedies)
+    if ours and symptom.kind == "ended" and _while_sampling(symptom, evidence):
+        changes["remedies"] = tuple(dict.fromkeys((NO_SAMPLING, *found.remedies)))
+        changes["words"] = f"{found.words.rstrip('.')}, while it made a sample image."
+    if not found.place:
+        changes["place"] = f"step {evidence.step}"
+    return _changed(found, **changes)
 
 
-def _not_finite(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
-    said = evidence.last_words
-    if not said or said.get("cause") != "loss not finite":
-        return None
-    state = said.get("file")
-    return Diagnosis(
-        cause="loss not finite",
-        words=_sentence(str(said.get("what", "the loss was not a number"))) + ".",
-        advice="Lower the learning rate, train in bf16 instead of fp16, and look at the images and captions it began"
-        " with. " + (f"Then go on from {state}." if state else "Then start again: no good state was saved."),
-        again=False,
-        place="loss not finite",
-    )
+def _changed(found: Diagnosis, **changes: Any) -> Diagnosis:
+    return Diagnosis(**{**found.__dict__, **changes})
 
 
-def _guard_spoke(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+_SAMPLES = re.compile(r"\bin (?:sample_images\w*|sample_image_inference)\b")
+
+
+def _while_sampling(symptom: Symptom, evidence: Evidence) -> bool:
+    if evidence.closing.raised:
+        return any(_SAMPLES.search(text) for text in evidence.closing.texts)
+    return symptom.phase == "sampling"
+
+
+def _told(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    """The guard knew what it waited for: it is believed first."""
     said = evidence.last_words
     if not said:
         return None
-    cause = str(said.get("cause", "wait"))
+    name = str(said.get("cause", "wait"))
+    cause, proof = next(
+        ((cause, proof) for cause, proof in _proofs(Told) if proof.cause == name),
+        (BY_NAME["wait"], next(proof for cause, proof in _proofs(Told) if cause.name == "wait")),
+    )
+    what = _sentence(str(said.get("what", "a wait")))
     values = {
+        "what": what,
         "waited": float(said.get("waited") or 0),
         "limit": float(said.get("limit") or 0),
         "wait": said.get("what") or "barrier",
         "file": said.get("file") or "a file",
         "workers": ", ".join(map(str, said.get("workers") or ())) or "unknown",
     }
-    what = _sentence(str(said.get("what", "a wait")))
-    template = _SAID_BY_GUARD.get(cause, "{what} took longer than it may (limit {limit:g} s).")
     return Diagnosis(
-        cause=cause,
-        words=f"{what}." if said.get("said") else template.format(what=what, **values),
-        advice=_ADVICE_FOR_GUARD.get(cause, ""),
-        again=said.get("verdict") != "never",
-        place=str(said.get("file") or (not said.get("said") and said.get("what")) or cause),
+        cause=name,
+        words=f"{what}." if said.get("said") else proof.words.format(**values),
+        advice=cause.advice + _goes_on(cause, said),
+        origin=cause.origin,
+        again=cause.again and said.get("verdict") != "never",
+        place=str(said.get("file") or (not said.get("said") and said.get("what")) or name),
+        proof=(f"the guard's last words: {shortened(str(said.get('what', name)))}",),
+        remedies=cause.remedies,
     )
 
 
-def _never(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
-    if evidence.exit is None or evidence.exit.code != NEVER:
-        return None
-    return Diagnosis(
-        cause="gave up", words="The trainer ended with the code that asks for no other attempt.", again=False
-    )
+def _goes_on(cause: Cause, said: Mapping[str, Any]) -> str:
+    if cause.name != "loss not finite":
+        return ""
+    state = said.get("file")
+    return f" Then go on from {state}." if state else " Then start again: no good state was saved."
+
+
+def _seen(symptom: Symptom, evidence: Evidence, *, late: bool = False) -> Diagnosis | None:
+    """Counters and figures are what no text can be wrong about."""
+    for cause, proof in _proofs(Seen):
+        if proof.late == late and (found := proof.find(symptom, evidence)):
+            return _of(cause, symptom, evidence, found[0], proof=(*found, *filter(None, (evidence.how.proof,))))
+    return None
+
+
+def _seen_late(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    return _seen(symptom, evidence, late=True)
+
+
+def _raised_line(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    return _line(symptom, evidence) if evidence.closing.raised else None
+
+
+def _line(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    """The latest line counts: what reads like a cause before it was mostly survived, or is followed by this one."""
+    return _by_line(symptom, evidence, evidence.closing.lines, echo=False)
+
+
+def _echo(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    """A line that follows from another end counts only when nothing else was said, not even earlier."""
+    end = evidence.closing
+    found = _by_line(symptom, evidence, [*end.context, *end.lines], echo=True)
+    return found and (_by_line(symptom, evidence, end.said, echo=False) or found)
+
+
+def _by_line(
+    symptom: Symptom, evidence: Evidence, lines: Sequence[Line], *, echo: bool, causes: Sequence[Cause] = CAUSES
+) -> Diagnosis | None:
+    proofs = [(cause, proof) for cause, proof in _proofs(Says, causes) if proof.echo == echo]
+    for line in reversed([line for line in lines if not line.warns]):
+        for cause, proof in proofs:
+            if found := proof.pattern.search(line.text):
+                said = line.text if proof.whole else found[0]
+                return _of(cause, symptom, evidence, said.strip(), proof=(shortened(line.text),))
+    return None
 
 
 def _killed(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
-    number = evidence.exit.signal if evidence.exit else None
-    if number is None:
-        launcher = _last(evidence.lines, re.compile(r"died with <Signals\.(SIG[A-Z]+): (\d+)>"))
-        number = int(launcher[2]) if launcher else None
-    if number is None:
-        return None
-    name = _signal_name(number)
-    if evidence.out_of_memory:
-        return Diagnosis(
-            cause="system memory full",
-            words=f"The system ended the trainer ({name}) because the machine ran out of memory (RAM, not the GPU's).",
-            advice="Use fp8 model files, fewer loader workers, or a machine with more RAM.",
-            origin=MACHINE,
-            again=False,
-        )
-    if name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"):
-        return Diagnosis(
-            cause=f"killed from outside ({name})",
-            words=f"Something outside ended the trainer with {name}: a person, the system, or the machine's host.",
-            advice="Nothing has to be done; if it comes again, see who ends it (system log, container limits).",
-            origin=OUTSIDE,
-        )
-    return Diagnosis(
-        cause=f"crashed ({name})",
-        words=f"The trainer crashed inside compiled code ({name}).",
-        advice="If it comes again: update the GPU driver and the trainer's packages; test the machine's memory.",
-        place=f"step {evidence.step}",
-    )
+    """Who ends a trainer from outside may say so, a launcher or a page; else the signal speaks."""
+    said = _by_line(symptom, evidence, evidence.closing.whole, echo=False, causes=outside.CAUSES)
+    return said or _by_end(symptom, evidence, outside.CAUSES)
 
 
-def _no_room(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
-    if symptom.kind != "ended" or not evidence.disk_full:
-        return None
-    return Diagnosis(
-        cause="disk full",
-        words="The disk that the training saves to is full.",
-        advice="Free some space, then start the run again with the same command: it resumes.",
-        origin=MACHINE,
-        again=False,
-    )
+def _crashed(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    return _by_end(symptom, evidence, CAUSES)
 
 
-def _read_signature(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
-    if symptom.kind != "ended":
-        return None
-    # The latest line counts: a warning at start-up may read like the cause of an end that came hours later.
-    for line in reversed(closing(evidence.lines)):
-        for signature in SIGNATURES:
-            if found := signature.pattern.search(line):
-                said = found[0].strip()
-                return Diagnosis(
-                    cause=signature.cause,
-                    words=signature.words.format(line=said),
-                    advice=signature.advice,
-                    origin=signature.origin,
-                    again=signature.again,
-                    place=said,
-                )
+def _by_end(symptom: Symptom, evidence: Evidence, causes: Sequence[Cause]) -> Diagnosis | None:
+    number = evidence.how.number
+    for cause in causes:
+        if any(isinstance(proof, Ends) and number in proof.codes for proof in cause.shown):
+            return _of(cause, symptom, evidence, "", proof=(evidence.how.proof,))
     return None
 
 
@@ -209,108 +264,110 @@ _ERROR = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Warning))
 
 
 def _raised(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
-    if symptom.kind != "ended":
-        return None
-    found = _last([line for line in closing(evidence.lines) if "CalledProcessError" not in line], _ERROR)
-    if found is None:
-        return None
-    return Diagnosis(
-        cause=f"error in the trainer ({found[1]})",
-        words=f"The trainer stopped with an error: {found[0].strip()}",
-        advice="The last lines of its output are in the report.",
-        place=f"step {evidence.step}: {found[1]}",
-    )
-
-
-def _stopped(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
-    if symptom.kind == "ended" or evidence.usage is None or not evidence.usage.stopped:
-        return None
-    stopped = evidence.usage.stopped
-    pids = ", ".join(map(str, stopped))
-    return Diagnosis(
-        cause="loader worker stopped" if set(stopped) <= evidence.workers else "trainer stopped",
-        words=f"Process {pids} of the training was stopped (as by SIGSTOP) and did nothing for {symptom.since:.0f} s.",
-        advice="If it comes again, see what stops processes on this machine (a debugger, a suspending scheduler).",
-        origin=OUTSIDE,
-    )
-
-
-_STACK_CAUSES = (
-    ("_wait_blocks_move", "block swap", "The step waits for a block swap that does not come back."),
-    ("_try_get_data", "loader worker", "The step waits for a batch that no DataLoader worker delivers."),
-    ("wait_for_everyone", "barrier", "A rank waits for others that do not come."),
-    ("_meet", "barrier", "A rank waits for others that do not come."),
-    ("save_state", "saving", "Saving a state does not end."),
-)
-
-
-def _in_stacks(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
-    if symptom.kind == "ended":
-        return None
-    text = "\n".join(evidence.stacks.values())
-    for function, cause, words in _STACK_CAUSES:
-        # As py-spy and faulthandler write a frame; the command line above the frames holds flags of these names.
-        if re.search(rf"^\s+{function} \(|\bin {function}$", text, re.MULTILINE):
-            return Diagnosis(cause=cause, words=f"{words} Nothing moved for {symptom.since:.0f} s.", place=cause)
+    """An error that no row of the table knows still has a name."""
+    for line in reversed(evidence.closing.lines):
+        found = _ERROR.search(line.text)
+        if found and not any(name in line.text for name in signatures.LAUNCHER):
+            where = "error in sampling" if _while_sampling(symptom, evidence) else "error in the trainer"
+            place = f"step {evidence.step}: {found[1]}"
+            return _of(BY_NAME[where + " ({what})"], symptom, evidence, line.text.strip(), what=found[1], place=place)
     return None
 
 
-def _in_kernel(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
-    if symptom.kind == "ended" or evidence.usage is None or not evidence.usage.unkillable:
+_COMPLAINT = re.compile(r"(?i)\b(?:error|exception|failed|failure|fatal)\b")
+
+
+def _repeated(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    said = Counter(_place(line.text.strip()) for line in evidence.closing.said if _COMPLAINT.search(line.text))
+    text, times = said.most_common(1)[0] if said else ("", 0)
+    if times < _REPEATED:
         return None
-    return Diagnosis(
-        cause="disk or driver",
-        words="The training waits inside the kernel for a disk, a network share or a driver that does not answer.",
-        advice="Look at the disk or share that holds models and data, and at the system log.",
-        origin=MACHINE,
-    )
+    cause = BY_NAME["the same error again and again"]
+    return _of(cause, symptom, evidence, text, proof=(f"{times} times: {shortened(text)}",))
 
 
-_RULES: tuple[Callable[[Symptom, Evidence], Diagnosis | None], ...] = (
-    _could_not_start,
-    _not_finite,
-    _guard_spoke,
-    _never,
-    _no_room,
-    _killed,
-    _read_signature,
-    _raised,
-    _stopped,
-    _in_stacks,
-    _in_kernel,
-)
+def _watched(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    """The user's own patterns; one that says so stops the run."""
+    if symptom.kind != "watched log":
+        return None
+    reason = symptom.what.removeprefix(f"{symptom.name}: ")
+    found = named(WATCHED, reason, what=symptom.name, place=f"watched log: {symptom.name}")
+    return _changed(found, again=symptom.then != "stop")
+
+
+def _waiting(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    """The wait that the trainer said it began."""
+    for cause, proof in _proofs(Waits):
+        general = cause.name == "wait" and symptom.kind != "overdue"
+        if proof.opens and not general and symptom.what and proof.opens.search(symptom.what):
+            return _without_progress(cause, symptom, evidence, f"it waits for: {symptom.what}")
+    return None
+
+
+def _in_stacks(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    text = "\n".join(evidence.stacks.values())
+    for cause, proof in _proofs(Waits):
+        for function in proof.frames:
+            # As py-spy, with the class or without it, and faulthandler write a frame; the command line above the frames
+            # holds flags of these names.
+            if found := re.search(rf"^\s+(?:[\w.<>]+\.)?{function} \(.*$|^.*\bin {function}$", text, re.MULTILINE):
+                return _without_progress(cause, symptom, evidence, f"a stack stands in {found[0].strip()}")
+    return None
+
+
+def _without_progress(cause: Cause, symptom: Symptom, evidence: Evidence, proof: str) -> Diagnosis:
+    found = _of(cause, symptom, evidence, symptom.what or proof, proof=(proof, *symptom.signs), place=cause.name)
+    return _changed(found, words=f"{found.words} Nothing moved for {symptom.since:.0f} s.")
+
+
+Rule = Callable[[Symptom, Evidence], "Diagnosis | None"]
+
+_ENDED: tuple[Rule, ...] = (_told, _seen, _raised_line, _killed, _line, _echo, _raised, _crashed, _repeated)
+_ALIVE: tuple[Rule, ...] = (_told, _watched, _seen, _waiting, _in_stacks, _seen_late)
 
 
 def _unexplained(symptom: Symptom, evidence: Evidence) -> Diagnosis:
     if symptom.kind == "ended":
-        code = evidence.exit.code if evidence.exit else None
-        how = "in a way its keeper did not see" if code is None else f"with exit code {code}"
-        return Diagnosis(
-            cause="ended without a word",
-            words=f"The trainer ended {how} and said nothing that explains it.",
-            advice="The last lines of its output are in the report.",
-            place=f"step {evidence.step}: {code}",
-        )
+        how = evidence.how
+        place = f"step {evidence.step}: {how.number}"
+        proof = tuple(filter(None, (how.proof,)))
+        return _of(BY_NAME["ended without a word"], symptom, evidence, str(how), place=place, proof=proof)
     moving = "although it still used the processor or the disk" if symptom.kind == "stuck" else "and did nothing at all"
     waiting = f" It was waiting for: {symptom.what}." if symptom.what else ""
+    row = BY_NAME.get(f"no progress ({symptom.phase})")
     return Diagnosis(
         cause=f"no progress ({symptom.phase})",
         words=f"The training made no progress for {symptom.since:.0f} s in phase '{symptom.phase}', {moving}.{waiting}",
-        advice="The stacks of its processes are in the report.",
+        advice=row.advice if row else "The stacks of its processes are in the report.",
+        remedies=row.remedies if row else (),
         place=f"step {evidence.step}: {symptom.phase}",
+        proof=(_limit(symptom), *symptom.signs, *evidence.troubles),
+        sure=False,
     )
+
+
+def _limit(symptom: Symptom) -> str:
+    limit = f" (limit {symptom.limit:g} s)" if symptom.limit is not None else ""
+    return f"nothing moved for {symptom.since:.0f} s{limit}"
+
+
+def _proofs(kind: type[_P], causes: Sequence[Cause] = CAUSES) -> Iterator[tuple[Cause, _P]]:
+    return ((cause, proof) for cause in causes for proof in cause.shown if isinstance(proof, kind))
+
+
+_CHANGING = re.compile(
+    r"\bpid(?:\(s\))?:? ?[\d, ]+|\(pid[^)]*\)|0x[0-9a-fA-F]+|[\d.]+ (?:[KMGT]i?B|bytes|milliseconds)\b"
+)
+
+
+def _place(said: str) -> str:
+    """Return what an error says without the numbers that differ each time."""
+    return _CHANGING.sub("#", said)
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _last(lines: Sequence[str], pattern: re.Pattern[str]) -> re.Match[str] | None:
-    return next(filter(None, (pattern.search(line) for line in reversed(lines))), None)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -14,13 +15,17 @@ from typing import Any
 from fluxguard.clock import SystemClock
 from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir
+from fluxguard.supervisor import admission, processes, settling
 from fluxguard.supervisor import ledger as ledgers
-from fluxguard.supervisor import processes, settling
+from fluxguard.supervisor.dry_run import DryRun
 from fluxguard.supervisor.learning import Chosen
 from fluxguard.supervisor.ledger import Ledger, Subscriber
 from fluxguard.supervisor.order import Order
 from fluxguard.supervisor.ownership import owned, owner
+from fluxguard.supervisor.posting import Postbox
 from fluxguard.supervisor.supervise import Outcome, Supervision
+
+_log = logging.getLogger(__name__)
 
 _LOG = "supervisor.log"
 _HAND_OVER_TAKES = 10.0
@@ -37,7 +42,16 @@ _OURSELVES = (
 )
 
 
-def supervise(order: Order, chosen: Chosen, *, fresh: bool, tell: Subscriber, again: Sequence[str]) -> Outcome:
+def supervise(
+    order: Order,
+    chosen: Chosen,
+    *,
+    fresh: bool,
+    tell: Subscriber,
+    again: Sequence[str],
+    postbox: Postbox | None = None,
+    dry_run: bool = False,
+) -> Outcome:
     """Own the run and supervise it to its end, or until Ctrl-C, a closed terminal or SIGTERM.
 
     Then the run goes on: after the first two a detached supervisor takes over, started with the arguments `again`.
@@ -54,16 +68,22 @@ def supervise(order: Order, chosen: Chosen, *, fresh: bool, tell: Subscriber, ag
         if fresh:
             settling.start_fresh(order.run)
         _forget_old_request(order.run)
-        if done := settling.settle_job(order, chosen, fresh=fresh):
+        for note in () if fresh else admission.check(order.run):
+            _log.warning("%s", note)
+        if done := settling.settle_job(order, chosen, fresh=fresh, arguments=again):
             return Outcome(True, f"nothing to do: {done}")
-        ledger = Ledger(order.run.ledger, SystemClock(), (tell,))
+        ledger = Ledger(order.run.ledger, SystemClock(), (tell, *([postbox.tell] if postbox else ())))
         ledger.add(
             "job",
             hardened=order.hardened,
-            weights=str(order.trainee.weights),
+            weights=str(order.trainee.weights or ""),
+            foreign=order.trainee.foreign,
+            command=settling.digest(order),
             accumulation=order.trainee.accumulation,
+            notifies=postbox is not None,
+            dry_run=dry_run,
         )
-        supervision = Supervision(
+        supervision = (DryRun if dry_run else Supervision)(
             run=order.run,
             ledger=ledger,
             trainee=order.trainee,

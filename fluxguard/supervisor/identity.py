@@ -61,6 +61,10 @@ class Identity:
         except UNSEEN:
             return None
 
+    def before_restart(self) -> bool:
+        """Whether the machine has been started anew since; False where that is not known."""
+        return bool(self.boot and _boot() and self.boot != _boot())
+
     def alive(self) -> bool:
         """Whether this very process still runs."""
         return self.process() is not None

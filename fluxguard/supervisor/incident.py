@@ -1,27 +1,42 @@
-"""The incident report: what happened, what was seen, why, and what was done about it; for a person in the morning."""
+"""The incident: what happened, what was seen, why, and what was done. report.json is this; all else is made of it."""
 
 from __future__ import annotations
 
-import json
+import contextlib
+import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fluxguard.heartbeat import Beat
-from fluxguard.rundir import RunDir, write_json, write_whole
+from fluxguard.launch import masking
+from fluxguard.rundir import RunDir, read_json, write_json, write_whole
 from fluxguard.supervisor.detectors import Symptom
 from fluxguard.supervisor.diagnosis import Diagnosis, Evidence
+from fluxguard.supervisor.incidents import markdown, recorder
+from fluxguard.supervisor.incidents.scene import Scene
 from fluxguard.supervisor.policy import Decision
 from fluxguard.supervisor.processes import Ending
 
-_LINES_IN_REPORT = 25
+_log = logging.getLogger(__name__)
+
+FORMAT = 2
+REPORT = "report.json"
+MARKDOWN = "report.md"
+LAST_LINES = "last-lines.txt"
+STACKS = "stacks.txt"
+GUARD_STACKS = "stacks-by-guard.txt"
+RECORDER = "flight-recorder"
+
+_LINES_KEPT = 60
+_LONGEST_LINE = 2000
+_LARGEST_FILE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Incident:
-    """All that is known about one incident; report.json is this, and everything else is made from it."""
+    """All that is known about one incident. A report of an older format loads too: what it lacks is empty."""
 
     number: int
     at: float
@@ -44,67 +59,40 @@ class Incident:
     symptom: Mapping[str, Any]
     ending: Mapping[str, Any]
     figures: Mapping[str, Any]
-    """What else was seen: processes, memory, disk, GPU."""
+    """What else was seen: processes, memory, disk, GPU; `unknown` is written as such."""
     notes: Sequence[str] = ()
     """Why newer states were not used."""
+    format: int = 1
+    """Of the report; a report that does not say is of the first."""
+    proof: Sequence[str] = ()
+    """The lines, counters and figures that show the cause."""
+    origin: str = ""
+    """trainer, outside, machine or input; empty when not written down."""
+    place: str = ""
+    """Where it happened: two at one place by a cause from the trainer are not bad luck."""
+    remedies: Sequence[str] = ()
+    """What another attempt could do otherwise, mildest first."""
+    remedy: str | None = None
+    """What the next one does otherwise."""
+    flags: Sequence[str] = ()
+    """The flags that this changed."""
+    troubles: Sequence[str] = ()
+    """What was not as it should be in the attempt, though it went on."""
+    state: str | None = None
+    """The state that the next attempt starts from."""
+    files: Sequence[str] = ()
+    """What lies beside the report, by name."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Evidence that could not be taken, and why."""
+    lines: Sequence[str] = ()
+    """The last lines of the trainer."""
+    timeline: Sequence[Mapping[str, Any]] = ()
+    """Points before it: {at, attempt, phase, step, loss, ...}; what is unknown is left out."""
 
-
-def folder_for(run: RunDir, number: int) -> Path:
-    """Return the folder of an incident."""
-    return run.incidents / f"{number:04d}"
-
-
-def write(run: RunDir, incident: Incident, evidence: Evidence, beat: Beat | None) -> Path:
-    """Write the report and what belongs to it; return the path of the one a person reads."""
-    folder = folder_for(run, incident.number)
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = "\n".join(evidence.lines)
-    write_whole(folder / "last-lines.txt", (lines + "\n").encode())
-    if evidence.stacks:
-        text = "\n".join(f"process {pid}\n{stack}" for pid, stack in evidence.stacks.items())
-        write_whole(folder / "stacks.txt", text.encode())
-    if evidence.last_words:
-        guard_stacks = run.stacks(int(evidence.last_words.get("rank", 0)))
-        if guard_stacks.exists():
-            write_whole(folder / "stacks-by-guard.txt", guard_stacks.read_bytes())
-    if beat is not None:
-        values = {**asdict(beat), "attempt": beat.attempt.hex()}
-        write_whole(folder / "heartbeat.json", json.dumps(values, indent=2, default=str).encode())
-    write_json(folder / "report.json", asdict(incident))
-    report = folder / "report.md"
-    write_whole(report, markdown(incident, evidence.lines).encode())
-    return report
-
-
-def markdown(incident: Incident, lines: Sequence[str] = ()) -> str:
-    """Return the report for a person."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(incident.at))
-    resumed = "the run stopped" if incident.resumed_step is None else f"step {incident.resumed_step}"
-    parts = [
-        f"# Incident {incident.number}: {incident.cause}",
-        "",
-        incident.words,
-        "",
-        *([f"**What you can do.** {incident.advice}", ""] if incident.advice else []),
-        f"**What was done.** {incident.decision}",
-        "",
-        "| | |",
-        "|---|---|",
-        f"| when | {when} |",
-        f"| attempt | {incident.attempt} |",
-        f"| phase | {incident.phase} |",
-        f"| step | {incident.step} |",
-        f"| detected after | {incident.detected_after_s:.1f} s |",
-        f"| resumed at | {resumed} |",
-        f"| steps to train again | {incident.lost_steps} |",
-        *(f"| {name} | {value} |" for name, value in incident.figures.items()),
-        "",
-    ]
-    if incident.notes:
-        parts += ["Newer states that were not used:", "", *(f"- {note}" for note in incident.notes), ""]
-    if lines:
-        parts += ["Last lines of the trainer:", "", "```", *lines[-_LINES_IN_REPORT:], "```", ""]
-    return "\n".join(parts)
+    @property
+    def when(self) -> str:
+        """The local time of its detection, for people."""
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.at))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,28 +112,144 @@ class Case:
     """What the state holds from which the run goes on, or could."""
     figures: Mapping[str, Any]
     notes: Sequence[str]
+    state: Path | None = None
+    scene: Scene = field(default_factory=Scene)
+    troubles: Sequence[str] = ()
+    timeline: Sequence[Mapping[str, Any]] = ()
 
 
 def of(case: Case) -> Incident:
     """Return the incident of a case."""
-    decision, step = case.decision, case.evidence.step
+    decision, diagnosis, step = case.decision, case.diagnosis, case.evidence.step
     done = "Stopped" if decision.action == "stop" else "Restarted"
     wait = f", after {decision.after:.0f} s" if decision.after else ""
+    restarts = decision.action == "restart"
+    change = decision.change
     return Incident(
         number=case.number,
         at=case.at,
         attempt=case.attempt,
-        cause=case.diagnosis.cause,
+        cause=diagnosis.cause,
         phase=case.symptom.phase,
         step=step,
         detected_after_s=round(case.detected_after, 3),
-        resumed_step=case.start_step if decision.action == "restart" else None,
+        resumed_step=case.start_step if restarts else None,
         lost_steps=max(0, step - case.start_step),
-        words=case.diagnosis.words,
-        advice=case.diagnosis.advice,
+        words=diagnosis.words,
+        advice=diagnosis.advice,
         decision=f"{done}{wait}: {decision.reason}.",
         symptom=asdict(case.symptom),
         ending=asdict(case.ending),
         figures=case.figures,
         notes=tuple(case.notes),
+        format=FORMAT,
+        proof=tuple(diagnosis.proof),
+        origin=diagnosis.origin,
+        place=diagnosis.place,
+        remedies=tuple(diagnosis.remedies),
+        remedy=change.remedy if change else None,
+        flags=tuple(change.flags) if change else (),
+        troubles=tuple(case.troubles),
+        state=case.state.name if case.state else None,
+        missing=dict(case.scene.missing),
+        lines=tuple(line[:_LONGEST_LINE] for line in case.evidence.lines[-_LINES_KEPT:]),
+        timeline=tuple(case.timeline),
     )
+
+
+def folder_for(run: RunDir, number: int) -> Path:
+    """Return the folder of an incident."""
+    return run.incidents / f"{number:04d}"
+
+
+def write(
+    run: RunDir, incident: Incident, evidence: Evidence, scene: Scene, dumps: Iterable[Path], secrets: frozenset[str]
+) -> Path:
+    """Write the report and what belongs to it, without secrets; return the path of the one a person reads.
+
+    The report comes first. Raises OSError when it cannot be written; what lies beside it may be missing.
+    """
+    folder = folder_for(run, incident.number)
+    folder.mkdir(parents=True, exist_ok=True)
+    texts, dumps = _texts(run, evidence, scene), list(dumps)
+    names = [*texts, *(f"{RECORDER}-{path.name}" for path in dumps)]
+    values = masking.everywhere({**to_mapping(incident), "files": names}, secrets)
+    write_json(folder / REPORT, values)
+    path = folder / MARKDOWN
+    known = of_mapping(values)
+    write_whole(path, markdown.of(known or incident).encode())
+    for name, text in texts.items():
+        with contextlib.suppress(OSError):
+            write_whole(folder / name, masking.mask(text, secrets).encode()[:_LARGEST_FILE])
+    for dump in dumps:
+        with contextlib.suppress(OSError):
+            write_whole(folder / f"{RECORDER}-{dump.name}", recorder.copied(dump, secrets))
+    return path
+
+
+def _texts(run: RunDir, evidence: Evidence, scene: Scene) -> dict[str, str]:
+    texts = {LAST_LINES: "\n".join(evidence.lines) + "\n"}
+    if evidence.stacks:
+        texts[STACKS] = "\n".join(f"process {pid}\n{stack}" for pid, stack in evidence.stacks.items())
+    if evidence.last_words:
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            by_guard = run.stacks(int(evidence.last_words.get("rank", 0)))
+            texts[GUARD_STACKS] = by_guard.read_bytes()[:_LARGEST_FILE].decode("utf-8", "replace")
+    return {**texts, **scene.files}
+
+
+def read(path: Path) -> Incident | None:
+    """Return the incident in a report.json of any format, or None when there is none that can be read."""
+    values = read_json(path)
+    return None if values is None else of_mapping(values)
+
+
+def to_mapping(incident: Incident) -> dict[str, Any]:
+    """Return plain values, as `of_mapping` reads them."""
+    return asdict(incident)
+
+
+def of_mapping(values: Mapping[str, Any]) -> Incident | None:
+    """Return the incident that a report holds, or None when something it cannot do without is missing.
+
+    What is unknown is passed over, and what is of the wrong kind counts as not written down.
+    """
+    found: dict[str, Any] = {}
+    for one in fields(Incident):
+        value = values.get(one.name)
+        if _fits(str(one.type), value):
+            found[one.name] = value
+        elif one.default is MISSING and one.default_factory is MISSING:
+            return None
+    return Incident(**found)
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "Sequence[str]": (list, tuple),
+    "Sequence[Mapping[str, Any]]": (list, tuple),
+    "Mapping[str, Any]": (dict,),
+    "Mapping[str, str]": (dict,),
+}
+
+
+def _fits(kind: str, value: object) -> bool:
+    kind, _, other = kind.partition(" | ")
+    if value is None:
+        return other == "None"
+    if isinstance(value, bool) or not isinstance(value, _KINDS[kind]):
+        return False
+    if isinstance(value, (list, tuple)):
+        inner = str if kind == "Sequence[str]" else dict
+        return all(isinstance(one, inner) for one in value)
+    return True
+
+
+def numbers(run: RunDir) -> list[int]:
+    """Return the numbers of the incidents that have a folder, in order."""
+    try:
+        return sorted(int(path.name) for path in run.incidents.iterdir() if path.name.isdigit())
+    except OSError:
+        return []

@@ -5,6 +5,7 @@ it stays small and starts at once. It lives in its own session and outlives its 
 trainer's orphans, so that none of them can leave the tree unseen.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -17,6 +18,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _VERSION = 1
 _WRITE_TRIES = 600
 _WRITE_PAUSE = 1.0
+_GONE_TRIES = 3
 _RESERVED = 512
 
 
@@ -24,6 +26,7 @@ def main(spawn_path: str) -> None:
     """Keep the attempt that `spawn_path` describes until nothing of it is left."""
     with open(spawn_path, encoding="utf-8") as file:
         spawn = json.load(file)
+    _forget(spawn_path)
     _stay()
     _reserve(spawn["exit"])
     try:
@@ -42,6 +45,14 @@ def main(spawn_path: str) -> None:
         {"code": code if code >= 0 else None, "signal": -code if code < 0 else None, "error": None, "at": time.time()},
     )
     _reap_orphans()
+
+
+def _forget(path: str) -> None:
+    """Remove the command line that was read: it may hold what must not be kept."""
+    try:
+        os.unlink(path)
+    except OSError:
+        return  # the supervisor tries again
 
 
 def _stay() -> None:
@@ -72,14 +83,25 @@ def _reap_orphans() -> None:
 
 
 def _write(path: str, values: dict[str, object]) -> None:
-    """Write a file whole, trying for a while: a disk may be full just now, and nobody else knows what we know."""
+    """Write a file whole, trying for a while: a disk may be full just now, and nobody else knows what we know.
+
+    A folder that was removed is made again where the trainer made the one above it again; else that is soon given up.
+    """
+    gone = 0
     for _ in range(_WRITE_TRIES):
         try:
             _write_once(path, values)
+        except FileNotFoundError:
+            gone += 1
+            if gone > _GONE_TRIES:
+                return
+            with contextlib.suppress(OSError):
+                os.mkdir(os.path.dirname(path), 0o700)
         except OSError:
-            time.sleep(_WRITE_PAUSE)
+            gone = 0
         else:
             return
+        time.sleep(_WRITE_PAUSE)
 
 
 def _reserve(path: str) -> None:

@@ -135,7 +135,7 @@ class Explained:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return plain values, without the name."""
-        is_duration = "." in self.name and self.name != "watch.step_factor"
+        is_duration = "." in self.name and self.name not in ("watch.step_factor", "save.share")
         return {
             "value": self.value,
             "unit": "s" if is_duration else None,

@@ -21,7 +21,7 @@ class Event:
     """One line of the ledger."""
 
     kind: str
-    """job, plan, attempt, spawned, adopted, healed, ended, incident, decision, finished or stopped."""
+    """job, plan, attempt, spawned, adopted, healed, trouble, ended, incident, decision, would, finished or stopped."""
     at: float
     """Seconds since the epoch."""
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Ledger:
         with contextlib.suppress(OSError):
             self._reserve.write_bytes(bytes(_RESERVE))
 
-    def add(self, kind: str, **values: Any) -> Event:
+    def add(self, kind: str, /, **values: Any) -> Event:
         """Append one event, durable before this returns unless the disk does not let it."""
         event = Event(kind, self._clock.wall(), values)
         line = json.dumps({"version": VERSION, "event": kind, "at": event.at, **values}) + "\n"
@@ -118,6 +118,16 @@ def read(path: Path) -> list[Event]:
     except OSError:
         return []
     return [event for line in lines if (event := _event(line)) is not None]
+
+
+def unreadable(path: Path) -> int:
+    """Return how many lines of a ledger are passed over; a last one that its writer died over is none."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError:
+        return 0
+    whole = [line for line in lines if line.strip() and line.endswith(b"\n")]
+    return sum(_event(line) is None for line in whole)
 
 
 def _event(line: bytes) -> Event | None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fluxguard.heartbeat import Beat
 from fluxguard.supervisor.heals import Heal
 from fluxguard.supervisor.intervals import Intervals
 from fluxguard.supervisor.output import Shown
+from fluxguard.supervisor.patterns import NOTHING, LogWatch, Matches, Pattern
 from fluxguard.supervisor.processes import Usage
+from fluxguard.supervisor.sensing.gpu import Card
+from fluxguard.supervisor.sensing.host import Host
+from fluxguard.supervisor.trends import Pace, Saving, Stepping
 
 _BUSY = 0.05
 """Of one core: below it a process only polls, as a loop that waits for a stuck worker does."""
+_SAMPLES = 8
+"""Sampled looks that are remembered: about two minutes of a training that steps."""
 _MOVED = 1 << 16
 """Bytes between two samples of the I/O counters that count as a sign; less is housekeeping."""
 
@@ -43,7 +50,7 @@ class Observation:
     exit: Exit | None
     """How the attempt ended; None while it runs."""
     beat: Beat | None
-    """The last heartbeat of rank 0; None without one."""
+    """The last heartbeat of the lowest rank of this machine; None without one."""
     shown: Shown
     """What the output has shown."""
     output: int
@@ -54,6 +61,24 @@ class Observation:
     """What its processes used; None when not sampled at this look, or not to be seen."""
     healed: tuple[Heal, ...] = ()
     """What the guard has put right in this attempt so far."""
+    ranks: tuple[Beat, ...] = ()
+    """The last heartbeats of all ranks of this machine, by rank."""
+    gpus: tuple[Card, ...] | None = None
+    """The NVIDIA cards; None when unknown."""
+    xids: tuple[str, ...] = ()
+    """Critical faults that the driver has reported since the supervisor began to listen, in words."""
+    host: Host | None = None
+    """The memory of the machine; None when it was not sampled at this look."""
+    disk_free: int | None = None
+    """Bytes free in the output folder; None when unknown."""
+    silent: tuple[str, ...] = ()
+    """What did not answer in time: the GPU's driver, the disk."""
+    patterns: tuple[Pattern, ...] = ()
+    """The log patterns of the user's own."""
+    matches: Matches = NOTHING
+    """What the lines of this look have shown of them."""
+    unread: int = 0
+    """Bytes of output that were passed over so far."""
 
     @property
     def phase(self) -> str:
@@ -70,7 +95,9 @@ class Observation:
         """What changes only when the training comes nearer to its end."""
         beat = self.beat
         if beat:
-            return (beat.attempt, beat.step, beat.batch, beat.epoch, beat.phase, beat.done)
+            # A rank that others wait for is progress too: each may cache for hours what is its own.
+            others = tuple(_progress(one) for one in self.ranks[1:])
+            return (beat.attempt, *_progress(beat), *others)
         return (self.shown.bar, self.shown.count, self.shown.epoch, self.shown.saves, self.shown.phase)
 
 
@@ -88,34 +115,48 @@ class History:
     slowest_step: float = 0.0
     """Seconds of the slowest step seen between two steps of this attempt."""
     stepped_at: float | None = None
+    unbroken: bool = False
+    """Whether nothing but the step itself was seen since then."""
     woken_at: float = -math.inf
     """When the last look came late: the machine was suspended, or we were stopped."""
     progresses: Intervals = field(default_factory=Intervals)
     """The completed times between two of progress or beat."""
     signs: Intervals = field(default_factory=Intervals)
     """The completed times between two signs of life."""
+    samples: tuple[Observation, ...] = ()
+    """The last looks that sampled, oldest first."""
+    pace: Pace = field(default_factory=Pace)
+    saving: Saving = field(default_factory=Saving)
+    stepping: Stepping = field(default_factory=Stepping)
+    log: LogWatch = field(default_factory=LogWatch)
+    """What the output has shown of the user's own patterns."""
 
     @classmethod
     def begun(cls, seen: Observation) -> History:
         """Start a history with one look."""
-        return cls(last=seen, progress_at=seen.now, sign_at=seen.now)
+        log = _log_after(LogWatch(patterns=seen.patterns, begun=seen.now), 0, seen)
+        return cls(last=seen, progress_at=seen.now, sign_at=seen.now, log=log)
 
     def then(self, seen: Observation) -> History:
         """Return the history with one more look."""
         before = self._spoiled() if _says_nothing(self.last, seen) else self
-        history = replace(before, last=seen)
+        changes: dict[str, Any] = {"last": seen}
         moved = seen.progress != self.last.progress or _beats(seen) != _beats(self.last)
-        sign = moved or seen.output != self.last.output
+        sign = moved or seen.output != self.last.output or _all_beats(seen) != _all_beats(self.last)
         if seen.usage is not None:
-            sign = sign or _lives(self.sampled, seen)
-            history = replace(history, sampled=seen)
+            # What was used around a beat or output may all have been used before it: that is no later sign.
+            known = self.sampled is not None and self.sign_at > self.sampled.now
+            sign = sign or (not known and _lives(before.sampled, seen))
+            changes["sampled"] = seen
+        if seen.usage is not None or seen.host is not None:
+            changes["samples"] = (*self.samples, seen)[-_SAMPLES:]
         if moved:
-            progresses = history.progresses.closed(self.last.phase, seen.now - self.progress_at, seen.now)
-            history = replace(history, progress_at=seen.now, progresses=progresses)
+            changes["progress_at"] = seen.now
+            changes["progresses"] = before.progresses.closed(self.last.phase, seen.now - self.progress_at, seen.now)
         if sign:
-            signs = history.signs.closed(self.last.phase, seen.now - self.sign_at, seen.now)
-            history = replace(history, sign_at=seen.now, signs=signs)
-        return _stepped(history, self.last, seen)
+            changes["sign_at"] = seen.now
+            changes["signs"] = before.signs.closed(self.last.phase, seen.now - self.sign_at, seen.now)
+        return replace(before, **changes, **_trends(before, seen), **_stepped(before, seen))
 
     def shifted(self, gap: float, now: float) -> History:
         """Return the history after `gap` seconds in which nobody could look: they do not count for any limit."""
@@ -125,6 +166,8 @@ class History:
             sign_at=self.sign_at + gap,
             sampled=None,
             woken_at=now,
+            samples=(),
+            log=self.log.shifted(gap),
         )
 
     def _spoiled(self) -> History:
@@ -144,14 +187,54 @@ def _says_nothing(before: Observation, seen: Observation) -> bool:
     return seen.exit is not None or seen.spoken or stopped or len(seen.healed) != len(before.healed)
 
 
-def _stepped(history: History, before: Observation, seen: Observation) -> History:
-    if step_of(seen) == step_of(before):
-        return history
-    slowest = history.slowest_step
+def _stepped(history: History, seen: Observation) -> dict[str, Any]:
+    """Return what one more look says of steps."""
+    before = history.last
+    steps = step_of(seen) - step_of(before)
+    if not steps:
+        # The step that is open holds something else too.
+        return {"unbroken": False} if history.unbroken and seen.phase != "step" else {}
+    slowest, pace = history.slowest_step, history.pace
     # An interval that held sampling or saving says nothing about how long a step takes.
     if history.stepped_at is not None and seen.phase == before.phase == "step":
-        slowest = max(slowest, seen.now - history.stepped_at)
-    return replace(history, slowest_step=slowest, stepped_at=seen.now)
+        seconds = seen.now - history.stepped_at
+        slowest = max(slowest, seconds)
+        if steps > 0 and history.unbroken:
+            pace = pace.stepped(seconds, steps)
+    return {"slowest_step": slowest, "stepped_at": seen.now, "pace": pace, "unbroken": True}
+
+
+def _trends(history: History, seen: Observation) -> dict[str, Any]:
+    """Return what one more look adds to the trends."""
+    before, sample = history.last, seen.host is not None
+    return {
+        "saving": history.saving.then(seen.phase, before.phase, seen.disk_free, sample=sample),
+        "stepping": _stepping(history.stepping, before.beat, seen.beat),
+        "log": _log_after(history.log, before.unread, seen),
+    }
+
+
+def _stepping(stepping: Stepping, before: Beat | None, beat: Beat | None) -> Stepping:
+    if before is None or beat is None or not before.phase == beat.phase == "step":
+        return Stepping(most=stepping.most) if stepping.whole or stepping.waiting else stepping
+    if beat.step != before.step:
+        return stepping.stepped()
+    batches = beat.batch - before.batch if beat.epoch == before.epoch else beat.batch
+    return stepping.trained(batches) if batches > 0 else stepping
+
+
+def _log_after(log: LogWatch, unread_before: int, seen: Observation) -> LogWatch:
+    if seen.unread != unread_before:
+        log = log.unread(seen.now)
+    return log.then(seen.matches, seen.now)
+
+
+def _progress(beat: Beat) -> tuple[object, ...]:
+    return (beat.step, beat.batch, beat.epoch, beat.phase, beat.done)
+
+
+def _all_beats(seen: Observation) -> tuple[int, ...]:
+    return tuple(beat.beats for beat in seen.ranks)
 
 
 def step_of(seen: Observation) -> int:

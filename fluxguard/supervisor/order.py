@@ -13,12 +13,12 @@ from tomlkit.exceptions import TOMLKitError
 
 from fluxguard import limits as limits_file
 from fluxguard.errors import InputError
-from fluxguard.launch import command, dataset, interpreter, job, masking, trainsh
+from fluxguard.launch import command, dataset, interpreter, job, masking, remedies, trainsh
 from fluxguard.launch.flags import Flags, final_weights
 from fluxguard.launch.trainer import Trainer, find, script_index
-from fluxguard.limits import Limits
+from fluxguard.limits import Limits, SaveLimits
 from fluxguard.rundir import RunDir, read_json
-from fluxguard.supervisor import learning
+from fluxguard.supervisor import learning, patterns
 from fluxguard.supervisor.learning import Chosen
 from fluxguard.supervisor.states import Plan
 from fluxguard.supervisor.trainee import Trainee
@@ -44,6 +44,15 @@ class Order:
     trained_in: Path
     """The checkout that trains: the job's own, or a hardened copy of it."""
     hardened: bool
+    watch_log: Path | None = None
+    """A file of log patterns of the user's own, which the run will keep a copy of."""
+
+    def watching(self, path: Path | None) -> Order:
+        """Return it with a file of log patterns; None leaves the run those that it has. Raises InputError."""
+        if path is None:
+            return self
+        patterns.read(path)
+        return replace(self, watch_log=path)
 
 
 def from_script(path: Path, *, python: str | None, home: Home, cwd: Path | None = None) -> Order:
@@ -73,10 +82,23 @@ def from_command(
     cwd: Path | None,
     python: str | None,
     home: Home,
+    weights: Path | None = None,
+    notes: list[str] | None = None,
 ) -> Order:
-    """Take a command as it stands. Raises InputError naming what is wrong with it."""
+    """Take a command as it stands, also of a trainer that is not known, whose final weights are `weights`.
+
+    What is to be said of it is added to `notes`. Raises InputError naming what is wrong with it.
+    """
     where = _folder(cwd)
     exports, words = _env_prefix(argv)
+    if script_index(words) is None and output_dir is not None:
+        from fluxguard.supervisor import foreign
+
+        if notes is not None:
+            notes[:] = [foreign.NOTE, *([foreign.NOTHING_NAMED] if weights is None else [])]
+        return foreign.order(words, output_dir=output_dir, weights=weights, cwd=where, python=python, exports=exports)
+    if weights is not None:
+        raise InputError("--weights", "is for a trainer that fluxguard does not know; where this one saves is known")
     return _order(
         words,
         cwd=where,
@@ -192,7 +214,7 @@ def _refuse_own_resume(flags: Flags) -> None:
 
 
 def _trainee(trainer: Trainer, flags: Flags, python: Path, env: Mapping[str, str], *, hardened: bool) -> Trainee:
-    argv, added = command.supervised(trainer, flags, hardened=hardened)
+    argv, _ = command.supervised(trainer, flags, hardened=hardened, timed=hardened and _saves_by_time(trainer))
 
     def resumed(start: command.StartPoint, plan: Plan) -> tuple[str, ...] | command.Refusal:
         if not hardened and not _knows_initial_step(trainer):
@@ -202,21 +224,51 @@ def _trainee(trainer: Trainer, flags: Flags, python: Path, env: Mapping[str, str
         found = command.resumed(
             argv, trainer, flags, start, hardened=hardened, steps_per_epoch=plan.steps_per_epoch or None
         )
-        return found if isinstance(found, command.Refusal) else command.interpreted(found, trainer, python)
+        if isinstance(found, command.Refusal):
+            return found
+        if not hardened:
+            spe, every = plan.steps_per_epoch, SaveLimits().every
+            found = command.paced(found, flags, step_seconds=plan.step_seconds, every=every, steps_per_epoch=spe)
+        return command.interpreted(found, trainer, python)
 
     run = command.interpreted(argv, trainer, python)
     return Trainee(
         argv=run,
         resumed=resumed,
-        masked=job.masked,
-        secrets=masking.secrets_of(run, env),
+        masked=masking.masked,
+        secrets=masking.secrets_of(run, env) | masking.secrets_in(flags.config_file),
         cwd=trainer.cwd,
         env=env,
         weights=final_weights(flags),
         hardened=hardened,
         accumulation=flags.gradient_accumulation_steps,
-        own_cadence="--save_state" in added,
+        own_cadence=not flags.save_state,
+        changed=lambda words, remedy: remedies.changed(words, remedy, flags, most_swapped=_most_swapped(trainer)),
+        data=_data(trainer, flags),
     )
+
+
+def _data(trainer: Trainer, flags: Flags) -> tuple[Path, ...]:
+    """Return the folders of the images."""
+    if flags.dataset_config is not None:
+        return dataset.folders(flags.dataset_config, trainer.cwd)
+    root = flags.train_data_dir
+    return tuple(path for path in root.iterdir() if path.is_dir()) if root is not None and root.is_dir() else ()
+
+
+def _most_swapped(trainer: Trainer) -> int:
+    """Return how many blocks a trainer can swap; 0 for one that trains no FLUX, or is too old to swap any."""
+    if trainer.script.name != "flux_train_network.py":
+        return 0
+    sources = (trainer.script, *sorted((trainer.checkout / "library").glob("*.py")))
+    knows = any(b"blocks_to_swap" in path.read_bytes() for path in sources)
+    return remedies.FLUX_MOST_SWAPPED if knows else 0
+
+
+def _saves_by_time(trainer: Trainer) -> bool:
+    """Whether a hardened trainer saves states by itself; one that an older fluxguard has hardened does not."""
+    sources = (trainer.script, trainer.checkout / "train_network.py")
+    return any(path.is_file() and b"fluxguard.save_if_due(" in path.read_bytes() for path in sources)
 
 
 def _knows_initial_step(trainer: Trainer) -> bool:
@@ -263,3 +315,15 @@ def without(words: Sequence[str], *options: str) -> list[str]:
     """Return the words of a command line without some options of ours; what follows `--` is the trainer's."""
     ours = words.index("--") if "--" in words else len(words)
     return [*(word for word in words[:ours] if word not in options), *words[ours:]]
+
+
+def without_values(words: Sequence[str], *options: str) -> list[str]:
+    """Return the words of a command line without some options of ours that have a value."""
+    ours = words.index("--") if "--" in words else len(words)
+    kept: list[str] = []
+    value = False
+    for word in words[:ours]:
+        if not value and word.partition("=")[0] not in options:
+            kept.append(word)
+        value = not value and word in options
+    return [*kept, *words[ours:]]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fluxguard.launch.remedies import Change
 from fluxguard.limits import Limits
 from fluxguard.supervisor.diagnosis import Diagnosis
 from fluxguard.supervisor.signatures import MACHINE, OUTSIDE, TRAINER
@@ -21,6 +23,10 @@ class Setback:
     """True steps when it ended."""
     progressed: bool
     """Whether it came further than the attempts before it."""
+    after: float = 0.0
+    """Seconds that were waited before the attempt that followed."""
+    remedy: str | None = None
+    """What that attempt did otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +39,8 @@ class Decision:
     """Why, in words; the same in the ledger, the report and the page."""
     after: float = 0.0
     """Seconds to wait before a restart."""
+    change: Change | None = None
+    """What the next attempt does otherwise, and all after it."""
 
 
 Rule = Callable[[Diagnosis, Sequence[Setback], Limits], "str | None"]
@@ -57,7 +65,7 @@ def budget(diagnosis: Diagnosis, setbacks: Sequence[Setback], limits: Limits) ->
     """Restarts that bring no progress are bounded; kills from outside have a budget of their own."""
     outside = diagnosis.origin == OUTSIDE
     largest = limits.max_kills if outside else limits.max_restarts
-    fruitless = sum((s.origin == OUTSIDE) == outside for s in _since_progress(setbacks))
+    fruitless = sum((s.origin == OUTSIDE) == outside for s in _alike(_since_progress(setbacks)))
     if fruitless <= largest:
         return None
     return f"{largest} restart{'' if largest == 1 else 's'} in a row brought no progress"
@@ -66,14 +74,63 @@ def budget(diagnosis: Diagnosis, setbacks: Sequence[Setback], limits: Limits) ->
 STOPS: tuple[Rule, ...] = (hopeless, same_place, budget)
 
 
-def decide(diagnosis: Diagnosis, setbacks: Sequence[Setback], limits: Limits) -> Decision:
-    """Return what happens next. `setbacks` are those of the run so far, the present one last."""
-    for rule in STOPS:
-        if reason := rule(diagnosis, setbacks, limits):
-            return Decision(action="stop", reason=reason)
-    fruitless = len(_since_progress(setbacks))
-    after = 0.0 if fruitless <= 1 and diagnosis.origin != MACHINE else _backoff(max(1, fruitless - 1), limits)
-    return Decision(action="restart", reason=f"another attempt can end differently ({diagnosis.cause})", after=after)
+def dice(mark: str) -> float:
+    """Return a number from 0 to 1 that only this attempt draws, and draws again in every supervisor."""
+    return random.Random(mark).random()
+
+
+def decide(
+    diagnosis: Diagnosis,
+    setbacks: Sequence[Setback],
+    limits: Limits,
+    *,
+    offers: Sequence[Change] = (),
+    chance: float = 0.5,
+) -> Decision:
+    """Return what happens next. `setbacks` are those of the run so far, the present one last.
+
+    `offers` is what another attempt could do otherwise, mildest first: where a plain restart would be useless, the
+    first of them is tried; only when none is left the run stops. `chance`, from 0 to 1, spreads the waits of runs that
+    failed together.
+    """
+    reason = next(filter(None, (rule(diagnosis, setbacks, limits) for rule in STOPS)), None)
+    reason = reason or (_recurs(diagnosis, setbacks) if offers else None)
+    if reason is None:
+        after = _wait(diagnosis, setbacks, limits, chance)
+        return Decision(
+            action="restart", reason=f"another attempt can end differently ({diagnosis.cause})", after=after
+        )
+    if offers and limits.max_restarts:
+        change = offers[0]
+        otherwise = f"{reason}, so the next one is made otherwise: {change.remedy} ({', '.join(change.flags)})"
+        return Decision(action="restart", reason=otherwise, change=change)
+    tried = list(dict.fromkeys(one.remedy for one in setbacks if one.remedy))
+    return Decision(action="stop", reason=f"{reason}; tried before: {', '.join(tried)}" if tried else reason)
+
+
+def _recurs(diagnosis: Diagnosis, setbacks: Sequence[Setback]) -> str | None:
+    """Return that a cause from the trainer came twice at one wait or file, though at different steps.
+
+    That alone stops no run, which may have trained in between; but something that can be done otherwise should be.
+    """
+    if diagnosis.origin != TRAINER or len(setbacks) < 2:
+        return None
+    last, before = setbacks[-1], setbacks[-2]
+    same = bool(last.place) and (last.cause, last.place) == (before.cause, before.place)
+    return f"it happened twice ({last.cause})" if same else None
+
+
+def _wait(diagnosis: Diagnosis, setbacks: Sequence[Setback], limits: Limits, chance: float) -> float:
+    """Return the seconds before a restart: none after progress, then more and more, never two runs the same.
+
+    Decorrelated jitter: anything from the shortest wait to three times the last one.
+    """
+    alike = _alike(_since_progress(setbacks))
+    if len(alike) <= 1 and diagnosis.origin != MACHINE:
+        return 0.0
+    shortest = limits.watch.backoff
+    last = max(shortest, alike[-2].after if len(alike) > 1 else 0.0)
+    return float(min(shortest + chance * (3 * last - shortest), limits.watch.backoff_ceiling))
 
 
 def _since_progress(setbacks: Sequence[Setback]) -> Sequence[Setback]:
@@ -84,6 +141,9 @@ def _since_progress(setbacks: Sequence[Setback]) -> Sequence[Setback]:
     return setbacks
 
 
-def _backoff(fruitless: int, limits: Limits) -> float:
-    seconds = limits.watch.backoff * 2.0 ** (fruitless - 1)
-    return float(min(seconds, limits.watch.backoff_ceiling))
+def _alike(setbacks: Sequence[Setback]) -> Sequence[Setback]:
+    """Return the setbacks of attempts that all did the same: what is done otherwise begins the count anew."""
+    for index in range(len(setbacks) - 1, -1, -1):
+        if setbacks[index].remedy:
+            return setbacks[index + 1 :]
+    return setbacks

@@ -33,6 +33,10 @@ class Usage:
     """Bytes read and written, caches included where the platform counts them."""
     states: tuple[tuple[int, str, str], ...]
     """(pid, name, status) of each process."""
+    rss: int | None = None
+    """Bytes of memory that they hold together, what they share counted for each; None when unknown."""
+    waits: tuple[tuple[int, str], ...] = ()
+    """(pid, function of the kernel) of each process in an uninterruptible wait, where the kernel tells."""
 
     @property
     def stopped(self) -> tuple[int, ...]:
@@ -46,32 +50,32 @@ class Usage:
 
 
 def of_attempt(attempt: str, keeper: Identity | None) -> list[Identity]:
-    """Return every process of the attempt: descendants of its keeper, and whoever carries its uuid.
+    """Return every process of the attempt: descendants of its keeper, whoever carries its uuid, and their descendants.
 
-    The keeper itself is left out. The uuid finds processes that left the tree by setsid or lost their parents.
+    The keeper itself is left out. The uuid finds processes that left the tree by setsid or lost their parents; one
+    whose environment cannot be read is found by its parents, which on Linux the keeper becomes when it has lost them.
     """
-    found: dict[int, Identity] = {}
-    root = keeper.process() if keeper else None
-    if root is not None:
-        with contextlib.suppress(*UNSEEN):
-            for child in root.children(recursive=True):
-                _add(found, child)
+    parents: dict[int, int] = {}
+    kin: set[int] = {keeper.pid} if keeper is not None and keeper.alive() else set()
     for process in psutil.process_iter():
         with contextlib.suppress(*UNSEEN):
-            if process.pid not in found and process.environ().get(ATTEMPT_VARIABLE) == attempt:
-                _add(found, process)
-    if keeper:
-        found.pop(keeper.pid, None)
-    found.pop(os.getpid(), None)
+            parents[process.pid] = process.ppid()
+            if process.environ().get(ATTEMPT_VARIABLE) == attempt:
+                kin.add(process.pid)
+    while born := {pid for pid, parent in parents.items() if parent in kin and pid not in kin}:
+        kin |= born
+    found: dict[int, Identity] = {}
+    for pid in kin - {keeper.pid if keeper else 0, os.getpid()}:
+        _add(found, pid)
     return sorted(found.values(), key=lambda identity: identity.started)
 
 
-def _add(found: dict[int, Identity], process: psutil.Process) -> None:
+def _add(found: dict[int, Identity], pid: int) -> None:
     with contextlib.suppress(*UNSEEN):
-        if process.status() != psutil.STATUS_ZOMBIE:
-            identity = Identity.of(process.pid)
+        if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            identity = Identity.of(pid)
             if identity is not None:
-                found[process.pid] = identity
+                found[pid] = identity
 
 
 def workers(identities: Iterable[Identity]) -> frozenset[int]:
@@ -104,17 +108,27 @@ def usage(keeper: Identity | None, orphans: Iterable[Identity] = ()) -> Usage | 
         return None
     if not seen:
         return None
-    cpu, io, states = 0.0, 0, []
+    cpu, io, rss, states = 0.0, 0, 0, []
     for child in seen:
         with contextlib.suppress(*UNSEEN):
             with child.oneshot():
                 times = child.cpu_times()
                 cpu += times.user + times.system
                 states.append((child.pid, child.name(), str(child.status())))
+                rss += child.memory_info().rss
                 counters = child.io_counters()  # type: ignore[attr-defined,unused-ignore] # not on macOS
             io += getattr(counters, "read_chars", counters.read_bytes)
             io += getattr(counters, "write_chars", counters.write_bytes)
-    return Usage(cpu, io, tuple(states))
+    waits = ((pid, _kernel_wait(pid)) for pid, _, status in states if status == psutil.STATUS_DISK_SLEEP)
+    return Usage(cpu, io, tuple(states), rss, tuple((pid, where) for pid, where in waits if where))
+
+
+def _kernel_wait(pid: int) -> str:
+    """Return the function of the kernel that a process waits in; empty where that is not told."""
+    try:
+        return Path(f"/proc/{pid}/wchan").read_text().strip("0\n ")
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import states
@@ -11,7 +12,7 @@ from fluxguard.supervisor.heals import Heal
 from fluxguard.supervisor.ledger import Event, Ledger, newest
 from fluxguard.supervisor.policy import Setback
 from fluxguard.supervisor.signatures import TRAINER
-from fluxguard.supervisor.states import Plan
+from fluxguard.supervisor.states import Plan, Sealed
 
 
 def began(ledger: Ledger) -> float:
@@ -36,11 +37,14 @@ def stopped(run: RunDir, ledger: Ledger, plan: Plan, reason: str, *, reached: in
 
     `reached` are the true steps it had come to; `refused` says that its newest state is why it stopped.
     """
-    sealed = states.seal(run, plan, since=began(ledger))
-    state = next(states.verified(run, plan, []), None)
+    known = not foreign(ledger.events)
+    sealed = states.seal(run, plan, since=began(ledger)) if known else Sealed()
+    state = next(states.verified(run, plan, []), None) if known else None
     step = state.true_step if state else 0
     again = f", {reached - step} steps will be trained again" if reached > step else ""
-    if refused:
+    if not known:
+        way = "Started again, it begins from the beginning: fluxguard knows no states of this trainer."
+    elif refused:
         way = f"The newest state is that of step {step}."
     elif sealed.unread:
         way = "Its newest state could not be looked at now; that is done when it starts again."
@@ -115,6 +119,12 @@ def hardened(events: Sequence[Event]) -> bool:
     return bool(job and job.values["hardened"])
 
 
+def foreign(events: Sequence[Event]) -> bool:
+    """Return whether the trainer of a run is one that fluxguard does not know."""
+    job = newest(events, "job")
+    return bool(job and job.values.get("foreign"))
+
+
 def accumulation(events: Sequence[Event]) -> int:
     """Return the batches of one optimizer step."""
     job = newest(events, "job")
@@ -143,4 +153,45 @@ def setbacks(events: Sequence[Event]) -> list[Setback]:
                     progressed=bool(values.get("progressed")),
                 )
             )
+        elif event.kind == "decision" and found:
+            after, remedy = float(event.values.get("after") or 0), event.values.get("remedy")
+            found[-1] = replace(found[-1], after=after, remedy=remedy)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """Something that a run does otherwise than its command says, until it ends."""
+
+    name: str
+    """As in `launch.remedies`."""
+    flags: tuple[str, ...]
+    """What changed, for people."""
+    reason: str
+    at: float
+    """When it was decided, seconds since the epoch."""
+
+    @property
+    def words(self) -> str:
+        """What it is, in words."""
+        return f"{self.name} ({', '.join(self.flags)})" if self.flags else self.name
+
+
+def remedies(events: Sequence[Event]) -> list[Remedy]:
+    """Return what a run does otherwise by now, in the order in which it was decided.
+
+    Another command, which may be given until something was trained, begins without them.
+    """
+    found: list[Remedy] = []
+    command = None
+    for event in events:
+        values = event.values
+        if event.kind == "job":
+            if command is not None and values.get("command") != command:
+                found.clear()
+            command = values.get("command", command)
+        elif event.kind == "decision" and values.get("remedy") and values.get("action") == "restart":
+            flags = tuple(str(flag) for flag in values.get("flags") or ())
+            reason = str(values.get("reason", ""))
+            found.append(Remedy(name=str(values["remedy"]), flags=flags, reason=reason, at=event.at))
     return found

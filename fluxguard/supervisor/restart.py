@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fluxguard.clock import Clock
 from fluxguard.launch.command import Refusal, StartPoint
+from fluxguard.launch.remedies import CACHE_ASIDE, Change
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import states
+from fluxguard.supervisor import mending, pace, states, timeline
+from fluxguard.supervisor.diagnosis import Diagnosis
 from fluxguard.supervisor.states import Plan, Sealed, State
 from fluxguard.supervisor.trainee import Trainee
 
@@ -31,9 +35,12 @@ class Restart:
 
 def choose(run: RunDir, trainee: Trainee, plan: Plan, sealed: Sealed) -> Restart:
     """Return where to start, once everything that no trainer writes any more is sealed."""
+    if trainee.foreign:
+        return Restart(trainee.argv, None)
+    plan = replace(plan, step_seconds=pace.step_seconds(timeline.read(run)))
     aside = [*sealed.aside, *sealed.unread]
     refused: Refusal | None = None
-    for state in states.verified(run, plan, aside):
+    for state in states.verified(run, plan, aside, sealed.fresh):
         argv = trainee.resumed(_start_point(state), plan)
         if not isinstance(argv, Refusal):
             return Restart(argv, state, tuple(aside))
@@ -41,6 +48,26 @@ def choose(run: RunDir, trainee: Trainee, plan: Plan, sealed: Sealed) -> Restart
             aside.append(f"the state of step {state.true_step} is not used: {argv.reason}")
         refused = refused or argv
     return Restart(refused or trainee.argv, None, tuple(aside))
+
+
+def otherwise(trainee: Trainee, argv: tuple[str, ...], remedies: Iterable[str]) -> tuple[str, ...]:
+    """Return a command with everything that the run does otherwise by now."""
+    for remedy in remedies:
+        change = trainee.changed(argv, remedy)
+        argv = change.argv if change else argv
+    return argv
+
+
+def offers(trainee: Trainee, taken: Iterable[str], diagnosis: Diagnosis, clock: Clock) -> Iterator[Change]:
+    """Yield what another attempt could still do otherwise about a diagnosis, mildest first."""
+    argv = otherwise(trainee, trainee.argv, taken)
+    for remedy in diagnosis.remedies:
+        if remedy == CACHE_ASIDE:
+            change = mending.offer(diagnosis.proof, trainee.data, trainee.cwd, clock)
+        else:
+            change = trainee.changed(argv, remedy)
+        if change:
+            yield change
 
 
 def doubt(trainee: Trainee, plan: Plan) -> str:

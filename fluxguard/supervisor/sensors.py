@@ -2,50 +2,85 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fluxguard import heartbeat
 from fluxguard.clock import Clock
+from fluxguard.heartbeat import Beat
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import processes
+from fluxguard.supervisor import machine, patterns, processes
 from fluxguard.supervisor.attempt import Attempt
 from fluxguard.supervisor.evidence import last_words
 from fluxguard.supervisor.heals import Heals
 from fluxguard.supervisor.identity import Identity
 from fluxguard.supervisor.observation import Exit, Observation
-from fluxguard.supervisor.output import Shown, Tail, shown_after
+from fluxguard.supervisor.output import Shown, Tail, shown_after, stepped
+from fluxguard.supervisor.patterns import NOTHING, Matcher, Matches
+from fluxguard.supervisor.sensing import cgroups, host
+from fluxguard.supervisor.sensing.disk import Disk
+from fluxguard.supervisor.sensing.gpu import Gpus
 
 
 class Sensors:
-    """Looks at one attempt through its files and its processes."""
+    """Looks at one attempt through its files and its processes, and at the machine around it."""
 
-    def __init__(self, run: RunDir, attempt: Attempt, clock: Clock) -> None:
+    def __init__(self, run: RunDir, attempt: Attempt, clock: Clock, gpus: Gpus | None = None) -> None:
         self._run = run
         self._attempt = attempt
         self._clock = clock
         self._shown = Shown()
-        self._beats = heartbeat.path_for(run.beats(), 0)
+        self._ranks = _Ranks(run, attempt)
         self._orphans: list[Identity] = []
         self._heals = Heals(run, attempt.uuid)
+        self._gpus = gpus or machine.gpu_sensor()
+        self._disk = Disk(run.output_dir, clock)
+        self._groups = cgroups.of_process(attempt.keeper.pid if attempt.keeper else None) or cgroups.of_process()
+        self._matcher = Matcher(patterns.kept(run))
         self.tail = Tail(run.log, attempt.log_from)
 
     def look(self, *, sample: bool = False) -> Observation:
-        """Return what is to be seen now; `sample` also counts what the processes use, which costs more."""
-        # The exit first: what was written before the end is then read in the same look, however much it is.
+        """Return what is to be seen now; `sample` also looks at processes and machine, which costs more."""
+        # The exit first: what was written before the end is then read in the same look.
         ended = self._ended()
-        beat = heartbeat.read(self._beats)
-        while lines := self.tail.read():
-            self._shown = shown_after(self._shown, lines)
-            if ended is None:
-                break
+        ranks = self._ranks.look(again=sample)
+        matches = self._read(whole=ended is not None)
+        cards, free = self._gpus.look(ask=sample), self._disk.look(ask=sample)
+        silent = (*(["GPU"] if cards.silent else []), *(["disk"] if self._disk.silent else []))
         return Observation(
             now=self._clock.monotonic(),
             exit=ended,
-            beat=beat if beat is not None and beat.attempt == self._attempt.mark else None,
+            beat=ranks[0] if ranks else None,
             shown=self._shown,
             output=self.tail.position,
             spoken=last_words(self._run, self._attempt) is not None,
             usage=processes.usage(self._attempt.keeper, self._orphans) if sample else None,
             healed=self._heals.look(),
+            ranks=ranks,
+            gpus=cards.cards,
+            xids=cards.xids,
+            host=host.look(self._groups) if sample else None,
+            disk_free=free,
+            silent=silent,
+            patterns=self._matcher.patterns,
+            matches=matches,
+            unread=self.tail.skipped,
         )
+
+    def _read(self, *, whole: bool) -> Matches:
+        """Read what is new of the output, `whole` to its end; return what it shows of the user's own patterns."""
+        found = NOTHING
+        while True:
+            before = self.tail.position
+            lines = self.tail.read()
+            self._shown = shown_after(self._shown, lines)
+            found = found.with_more(self._matcher.search(lines))
+            if not whole or self.tail.position == before:
+                break
+        if found.step is not None:
+            self._shown = stepped(self._shown, found.step, found.total or 0)
+        if found.loss is not None:
+            self._shown = replace(self._shown, loss=found.loss)
+        return found
 
     def _ended(self) -> Exit | None:
         """Return how the attempt ended. A trainer that lost its keeper, which is ours, goes on until it is gone."""
@@ -55,3 +90,19 @@ class Sensors:
         if not any(orphan.alive() for orphan in self._orphans):
             self._orphans = self._attempt.processes()
         return None if self._orphans else ended
+
+
+class _Ranks:
+    """Reads the heartbeats of all ranks of this machine."""
+
+    def __init__(self, run: RunDir, attempt: Attempt) -> None:
+        self._folder = run.beats()
+        self._mark = attempt.mark
+        self._known: list[int] = []
+
+    def look(self, *, again: bool) -> tuple[Beat, ...]:
+        """Return the last heartbeat of each, by rank; `again` looks for ranks that are new."""
+        if again or not self._known:
+            self._known = heartbeat.ranks(self._folder)
+        beats = (heartbeat.read(heartbeat.path_for(self._folder, rank)) for rank in self._known)
+        return tuple(beat for beat in beats if beat is not None and beat.attempt == self._mark)

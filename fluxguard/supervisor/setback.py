@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from fluxguard.clock import Clock
 from fluxguard.launch import masking
 from fluxguard.launch.command import Refusal
+from fluxguard.launch.remedies import Change
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import evidence, incident, machine, processes, record
+from fluxguard.supervisor import evidence, incident, machine, noticing, processes, record
 from fluxguard.supervisor.attempt import Attempt
 from fluxguard.supervisor.detectors import Symptom
 from fluxguard.supervisor.diagnosis import Diagnosis, Evidence, diagnose
 from fluxguard.supervisor.incident import Case
+from fluxguard.supervisor.incidents import recorder, scrubbing, slices
+from fluxguard.supervisor.incidents.bounded import Task
+from fluxguard.supervisor.incidents.scene import Scene
 from fluxguard.supervisor.ledger import Ledger
 from fluxguard.supervisor.observation import History
-from fluxguard.supervisor.policy import Decision, Setback, decide
+from fluxguard.supervisor.policy import Decision, Setback, decide, dice
 from fluxguard.supervisor.restart import Restart
 from fluxguard.supervisor.trainee import Trainee
+from fluxguard.supervisor.troubles import troubles
 
 _log = logging.getLogger(__name__)
+
+_BESIDE = 5.0
+"""Seconds that reading or rewriting a few megabytes beside the report may take, on a disk that is busy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +43,16 @@ class Gathered:
     symptom: Symptom
     history: History
     evidence: Evidence
-    figures: dict[str, str]
+    figures: Mapping[str, str]
     ending: processes.Ending
     at: float
     """When it was detected, seconds since the epoch."""
+    scene: Scene = field(default_factory=Scene)
+    """What else was taken before the end."""
+    dumps: tuple[Path, ...] = ()
+    """What the collectives have left."""
+    secrets: frozenset[str] = frozenset()
+    """What nothing may hold that is written."""
 
 
 def gather(
@@ -51,26 +67,41 @@ def gather(
 ) -> Gathered:
     """Collect what is to be seen, then end what still lives of the attempt and wait for its GPU memory."""
     at, watch = clock.wall(), limits.watch
-    seen = evidence.collect(run, attempt, symptom, history, clock, watch)
+    taken = evidence.take(run, attempt, symptom, history, clock, watch)
     step = attempt.true_step(history.last.beat, history.last.shown, hardened=trainee.hardened)
-    stacks = {pid: masking.mask(stack, trainee.secrets) for pid, stack in seen.stacks.items()}
-    seen = replace(seen, step=step, stacks=stacks, lines=[masking.mask(line, trainee.secrets) for line in lines])
-    figures = machine.figures(run.output_dir, watch.evidence)
+    seen = masking.everywhere(taken.evidence, trainee.secrets)
+    told = tuple(trouble.text for trouble in troubles(history, limits))
+    seen = replace(seen, step=step, lines=masking.lines(lines, trainee.secrets), troubles=told)
+    figures = dict(taken.figures)
     ending = processes.end(attempt.processes, clock, grace=watch.grace, reap=watch.reap)
     pids = [pid for pid, _, _ in seen.usage.states] if seen.usage else []
     machine.wait_for_gpu_memory(pids, clock, longest=watch.memory, ask=watch.evidence)
     if ending.left:
         figures["still there"] = f"process {', '.join(map(str, ending.left))} (inside the kernel; no signal ends it)"
     return Gathered(
-        attempt=attempt, symptom=symptom, history=history, evidence=seen, figures=figures, ending=ending, at=at
+        attempt=attempt,
+        symptom=symptom,
+        history=history,
+        evidence=seen,
+        figures=figures,
+        ending=ending,
+        at=at,
+        scene=taken.scene,
+        dumps=tuple(recorder.dumps(trainee.env, attempt.at)),
+        secrets=trainee.secrets,
     )
 
 
 def judge(
-    gathered: Gathered, start: Restart, earlier: list[Setback], limits: Limits, known: Diagnosis | None
+    gathered: Gathered,
+    start: Restart,
+    earlier: list[Setback],
+    limits: Limits,
+    known: Diagnosis | None,
+    offers: Callable[[Diagnosis], Sequence[Change]] = lambda _: (),
 ) -> tuple[Diagnosis, Setback, Decision]:
-    """Return why it happened, how it counts, and what is done about it. Pure."""
-    diagnosis = known or diagnose(gathered.symptom, gathered.evidence)
+    """Return why it happened, how it counts, and what is done about it. Pure, but for what `offers` looks up."""
+    diagnosis = _without_secrets(known or diagnose(gathered.symptom, gathered.evidence), gathered.secrets)
     step = gathered.evidence.step
     setback = Setback(
         cause=diagnosis.cause,
@@ -79,10 +110,17 @@ def judge(
         step=step,
         progressed=step > max((one.step for one in earlier), default=0),
     )
-    decision = decide(diagnosis, [*earlier, setback], limits)
+    chance = dice(gathered.attempt.uuid)
+    decision = decide(diagnosis, [*earlier, setback], limits, offers=offers(diagnosis), chance=chance)
     if decision.action == "restart" and isinstance(start.argv, Refusal):
         decision = Decision(action="stop", reason=start.argv.reason)
     return diagnosis, setback, decision
+
+
+def _without_secrets(diagnosis: Diagnosis, secrets: frozenset[str]) -> Diagnosis:
+    """Hide secrets in what people read; cause, place and remedies are compared, and made of what was masked before."""
+    shown = {name: masking.everywhere(getattr(diagnosis, name), secrets) for name in ("words", "advice", "proof")}
+    return replace(diagnosis, **shown)
 
 
 def report(
@@ -97,7 +135,7 @@ def report(
     """Write the incident down, as a report for people and a line in the ledger; a full disk may cost the first."""
     written = incident.of(
         Case(
-            number=record.incidents(ledger.events) + 1,
+            number=_number(run, ledger),
             at=gathered.at,
             attempt=gathered.attempt.number,
             symptom=gathered.symptom,
@@ -109,6 +147,10 @@ def report(
             start_step=start.step,
             figures=gathered.figures,
             notes=start.notes,
+            state=start.state.path if start.state else None,
+            scene=gathered.scene,
+            troubles=noticing.words(ledger.events, gathered.attempt.uuid, gathered.history.last.beat),
+            timeline=_timeline(run, gathered.at),
         )
     )
     path = _write(run, ledger, gathered, written)
@@ -130,14 +172,34 @@ def report(
     )
 
 
+def _number(run: RunDir, ledger: Ledger) -> int:
+    """Return the next number: a full disk may have kept a line of the ledger, and no report is overwritten."""
+    return max(record.incidents(ledger.events), *incident.numbers(run), 0) + 1
+
+
+def _timeline(run: RunDir, at: float) -> Sequence[Mapping[str, Any]]:
+    """Return what the picture shows; what is wrong with it costs the picture."""
+    found, why = Task("timeline", lambda: slices.before(run, at)).result(_BESIDE)
+    if why:
+        _log.debug("the timeline is %s", why)
+    return found if isinstance(found, tuple) else ()
+
+
 def _write(run: RunDir, ledger: Ledger, gathered: Gathered, written: incident.Incident) -> Path | None:
-    """Write the report, with what a full disk gives back when it must; return where it is."""
+    """Write the report, with what a full disk gives back when it must; return where it is.
+
+    Whatever is wrong with a report costs the report, never what is done about the incident.
+    """
+    Task("scrubbing", lambda: scrubbing.scrub(run, gathered.secrets)).result(_BESIDE)
     for _ in range(2):
         try:
-            return incident.write(run, written, gathered.evidence, gathered.history.last.beat)
+            return incident.write(run, written, gathered.evidence, gathered.scene, gathered.dumps, gathered.secrets)
         except OSError as error:
             ledger.give_way()
             _log.debug("the report of incident %d cannot be written: %s", written.number, error)
+        except Exception:  # noqa: BLE001 - our own failure to describe a death must not be another
+            _log.exception("the report of incident %d cannot be made", written.number)
+            return None
     return None
 
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from fluxguard.errors import InputError
-from fluxguard.launch import job
+from fluxguard.launch import job, masking
 from fluxguard.rundir import FOLDER, RunDir, read_json, write_json
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import ledger, record, remembering, weights
+from fluxguard.supervisor import ledger, patterns, record, remembering, weights
 from fluxguard.supervisor.learning import Chosen
 from fluxguard.supervisor.order import Order
 
+_DIGEST = 16
 _ASIDE = ("*.safetensors", "*-state", "sample")
 
 
-def settle_job(order: Order, chosen: Chosen, *, fresh: bool) -> str:
+def settle_job(order: Order, chosen: Chosen, *, fresh: bool, arguments: Sequence[str] = ()) -> str:
     """Write the frozen job, or make sure that the one that is there is the same; for the owner of the run.
 
     Return why there is nothing to do, or an empty text. A command that has trained nothing yet may be corrected.
+    `arguments` are those of our own command line that start this run again.
     Raises InputError naming the field that changed.
     """
     run = order.run
@@ -32,10 +38,18 @@ def settle_job(order: Order, chosen: Chosen, *, fresh: bool) -> str:
         if done := _finished(order):
             return done
     trained = {"hardened": order.hardened, "trained_in": str(order.trained_in)}
-    write_json(run.job, {**order.job.to_mapping(), **trained, **remembering.to_job(chosen)})
+    started = {"arguments": list(masking.masked(arguments)), "arguments_in": os.getcwd()}
+    write_json(run.job, {**order.job.to_mapping(), **trained, **started, **remembering.to_job(chosen)})
     remembering.tell_guard(run, chosen.grown(remembering.learned(run)))
+    if order.watch_log is not None:
+        patterns.keep(run, order.watch_log)
     run.open_beats()
     return ""
+
+
+def digest(order: Order) -> str:
+    """Return what tells the command of a run from another one."""
+    return hashlib.sha256(json.dumps(order.job.argv).encode()).hexdigest()[:_DIGEST]
 
 
 def has_begun(run: RunDir) -> bool:
@@ -52,7 +66,8 @@ def _finished(order: Order) -> str:
     last = record.conclusion(ledger.read(order.run.ledger))
     if last is None or last.kind != "finished":
         return ""
-    return str(last.values["reason"]) if weights.verify(order.trainee.weights, newer_than=0).verified else ""
+    path = order.trainee.weights
+    return str(last.values["reason"]) if path is None or weights.verify(path, newer_than=0).verified else ""
 
 
 def start_fresh(run: RunDir) -> Path | None:

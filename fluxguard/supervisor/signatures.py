@@ -1,133 +1,139 @@
-"""Lines of a trainer's output that name the cause of its end, and which lines tell of the end at all."""
+"""Where causes come from, and which lines of a trainer's output tell of its end at all."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 TRAINER, OUTSIDE, MACHINE, INPUT = "trainer", "outside", "machine", "input"
 """Where a cause comes from."""
 
-
-@dataclass(frozen=True)
-class Signature:
-    """A line in the output that names its cause."""
-
-    pattern: re.Pattern[str]
-    cause: str
-    words: str
-    advice: str
-    origin: str
-    again: bool
-
-
-def _line(pattern: str, cause: str, words: str, advice: str, origin: str, again: bool) -> Signature:
-    return Signature(re.compile(pattern), cause, words, advice, origin, again)
-
-
-SIGNATURES = (
-    _line(
-        r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED",
-        "GPU memory full",
-        "The GPU ran out of memory.",
-        "Swap more blocks (--blocks_to_swap), lower the resolution or the batch size, or close what else uses the GPU.",
-        MACHINE,
-        False,
-    ),
-    _line(
-        r"No space left on device|\[Errno 28\]|Disk quota exceeded|os error 28",
-        "disk full",
-        "The disk is full.",
-        "Free some space, then start the run again: it resumes.",
-        MACHINE,
-        False,
-    ),
-    _line(
-        r"error: (unrecognized arguments|argument |the following arguments|ambiguous option).*",
-        "bad argument",
-        "The trainer does not accept its command line: {line}",
-        "Correct the command.",
-        INPUT,
-        False,
-    ),
-    _line(
-        r"^(\w+\.)*(ModuleNotFoundError|ImportError): .*",
-        "missing package",
-        "The trainer's environment is not complete: {line}",
-        "Install the package into the trainer's environment, or name the right one with --python.",
-        INPUT,
-        False,
-    ),
-    _line(
-        r"^MemoryError|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory",
-        "system memory full",
-        "The machine ran out of memory (RAM, not the GPU's).",
-        "Use fp8 model files, fewer loader workers, or a machine with more RAM.",
-        MACHINE,
-        False,
-    ),
-    _line(
-        r"CacheBroken: .*|BadZipFile: .*",
-        "cache file",
-        "A cache file is broken: {line}",
-        "If it comes again, delete the .npz files beside the images; they are made anew.",
-        TRAINER,
-        True,
-    ),
-    _line(
-        r"DeadlineExceeded: reading .*",
-        "file read",
-        "A file gave no new byte for too long: {line}",
-        "Look at the disk or network share that holds the file.",
-        TRAINER,
-        True,
-    ),
-    _line(
-        r"^FileNotFoundError: .*",
-        "missing file",
-        "A file is missing: {line}",
-        "Put the file there, then start the run again.",
-        INPUT,
-        False,
-    ),
-    _line(
-        r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (is killed|exited unexpectedly).*",
-        "loader worker killed",
-        "A DataLoader worker died: {line}",
-        "If it comes again: fewer workers, and more shared memory in a container (--shm-size).",
-        OUTSIDE,
-        True,
-    ),
-    _line(
-        r"CUDA error: .*|cudaError\w+|NCCL (error|WARN).*|NVRM: Xid.*",
-        "GPU fault",
-        "The GPU or its driver failed: {line}",
-        "If it comes again: update the driver, lower the clocks, look at the temperature and the power supply.",
-        MACHINE,
-        True,
-    ),
-)
-
-
 _CLOSING_LINES = 30
+_CONTEXT_LINES = 4
+_LONGEST_SAID = 300
+_LONGEST_LINE = 2000
+"""What lies behind in a line is data; errors begin with what they are."""
 _SURVIVED = "fluxguard| "
 """Begins the lines of an error that the trainer survived, as the guard writes them."""
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+LAUNCHER = ("CalledProcessError", "ChildFailedError", "elastic.multiprocessing.api.SignalException")
+"""Errors that a launcher raises behind the trainer's own; they say nothing about the cause."""
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_WARNS = re.compile(r"\bWARNING\b|Warning: |\bRetrying in\b|\bretrying\b")
+"""A line that only warns: whoever writes it goes on."""
+_PREFIX = re.compile(
+    r"^(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?\] \[(?:INFO|ERROR|WARNING|DEBUG)\] ?)?"  # FluxGym's page
+    r"(?:\[(?:rank|default)\d+\]: ?|(?:stderr|stdout): )?"  # torch and its launcher, with several ranks
+    r"(?:(?:python|accelerate)(?:\.exe)? : )?"  # PowerShell, before the first line of an error
+)
+_BAR = re.compile(r"\b\d{1,3}%\|[^|]*\|\s*\d+/\d+\s*\[[^\]]*\]")
+_STEPS = re.compile(r"steps:\s{1,9}\d{1,3}%\|[^|]*\|\s*(\d+)/\d+\s*\[")
+_HEAD = re.compile(r"^[\s\u2500-\u257f]*Traceback \(most recent call last\)")
+_WENT_ON = re.compile(
+    r"^(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d |\d\d:\d\d:\d\d-\d{6} )?\s*INFO {5}\S|^epoch \d+/\d+\s*$|^saving checkpoint: "
+)
+"""What only a trainer that goes on prints: a log line of its own, an epoch, a save."""
+_FEW_STEPS = 1
+"""A bar is drawn once more when its process ends, and may then be this much ahead of what it showed before."""
 
 
-def closing(lines: Sequence[str]) -> Sequence[str]:
-    """Return the lines that tell how it ended: the trainer's last traceback with what it was chained to, else the end.
+@dataclass(frozen=True)
+class Line:
+    """A line of output as a person would have seen it."""
+
+    at: int
+    """Its index among the lines that were given."""
+    text: str
+
+    @property
+    def warns(self) -> bool:
+        """Whether it only warns."""
+        return bool(_WARNS.search(self.text))
+
+
+def plain(text: str) -> str:
+    """Return a line without colours, and without what pages and launchers write before it."""
+    return _PREFIX.sub("", _ANSI.sub("", text[:_LONGEST_LINE]), count=1)
+
+
+def read(lines: Sequence[str]) -> list[Line]:
+    """Return the lines that speak of this attempt, plain; what is glued to the end of a bar is a line of its own."""
+    return [line for at, text in enumerate(lines) for line in _split(at, plain(text)) if _speaks(line.text)]
+
+
+def _split(at: int, text: str) -> Iterator[Line]:
+    bar = _BAR.search(text)
+    if bar and text[bar.end() :].strip():
+        yield Line(at, text[: bar.end()])
+        text = text[bar.end() :]
+    yield Line(at, text)
+
+
+def _speaks(text: str) -> bool:
+    return bool(text.strip()) and not text.startswith(_SURVIVED)
+
+
+def since_progress(lines: Sequence[Line]) -> Sequence[Line]:
+    """Return the lines behind the last sign that the trainer went on: what came before it was survived."""
+    start, bar = 0, None
+    for index, line in enumerate(lines):
+        if _WENT_ON.search(line.text):
+            start = index + 1
+        elif shown := _STEPS.search(line.text):
+            done = int(shown[1])
+            if bar is not None and done > bar + _FEW_STEPS:
+                start = index + 1
+            bar = done
+    return lines[start:]
+
+
+def went_on(lines: Sequence[str]) -> bool:
+    """Return whether lines hold what only a trainer that goes on prints."""
+    return any(_WENT_ON.search(line.text) for line in read(lines))
+
+
+@dataclass(frozen=True)
+class Closing:
+    """The lines that tell how it ended."""
+
+    lines: Sequence[Line]
+    """The trainer's last traceback with what it was chained to, else the end."""
+    raised: bool
+    """Whether that is a traceback."""
+    context: Sequence[Line]
+    """The few lines that stand before the traceback; a trainer logs there which file it had."""
+    said: Sequence[Line]
+    """All that the trainer said since it last went on: the traceback may be an echo, as of a rank that lost another."""
+    whole: Sequence[Line]
+    """The same with what launchers, shells and pages said."""
+
+    @property
+    def texts(self) -> list[str]:
+        """The lines as text."""
+        return [line.text for line in self.lines]
+
+
+def closing(lines: Sequence[str]) -> Closing:
+    """Return the lines that tell how it ended.
 
     The launcher raises an error of its own behind the trainer's, which says nothing.
     """
-    lines = [line for line in lines if not line.startswith(_SURVIVED)]
-    tracebacks = [index for index, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
-    if tracebacks and any("CalledProcessError" in line for line in lines[tracebacks[-1] :]):
-        lines = lines[: tracebacks.pop()]
-    if not tracebacks:
-        return lines[-_CLOSING_LINES:]
-    start = tracebacks.pop()
-    while tracebacks and any(text in line for line in lines[max(0, start - 2) : start] for text in _CHAINED):
-        start = tracebacks.pop()
-    return lines[start:]
+    whole = since_progress(read(lines))
+    heads = [index for index, line in enumerate(whole) if _HEAD.match(line.text)]
+    said = whole
+    while heads and any(name in line.text for line in said[heads[-1] :] for name in LAUNCHER):
+        said = said[: heads.pop()]
+    if not heads:
+        return Closing(said[-_CLOSING_LINES:], False, (), said, whole)
+    start = heads.pop()
+    while heads and any(text in line.text for line in said[max(0, start - 3) : start] for text in _CHAINED):
+        start = heads.pop()
+    return Closing(said[start:], True, said[max(0, start - _CONTEXT_LINES) : start], said, whole)
+
+
+def shortened(text: str) -> str:
+    """Return what a line says, short enough for a sentence."""
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_SAID else text[: _LONGEST_SAID - 3] + "..."

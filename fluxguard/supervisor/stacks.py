@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,33 +23,37 @@ _MOST_PROCESSES = 12
 
 
 def twice(
-    run: RunDir, attempt: Attempt, living: Sequence[Identity], clock: Clock, limits: WatchLimits
-) -> dict[int, str]:
-    """Return the stacks of each process, taken twice, `settle` seconds apart: two equal ones prove that nothing moves.
+    run: RunDir,
+    attempt: Attempt,
+    living: Sequence[Identity],
+    clock: Clock,
+    limits: WatchLimits,
+    found: dict[int, str],
+) -> None:
+    """Put the stacks of each process into `found` as they come: taken twice, `settle` seconds apart.
 
-    Takes `evidence` seconds at most, and as long again as the samples lie apart.
+    Two equal ones prove that nothing moves. Takes `evidence` seconds at most, and as long again as the two lie apart.
     """
     living = living[:_MOST_PROCESSES]
+    if not living:
+        return
     guarded = _guarded(run, attempt, living)
     until = clock.monotonic() + limits.evidence
-    first = _once(living, guarded, clock, until)
+    found.update(_once(living, guarded, clock, until))
     clock.sleep(limits.settle)
-    second = _once(living, guarded, clock, until + limits.settle)
-    found = {}
-    for pid, stack in first.items():
-        again = second.get(pid, "")
-        moved = "the same again" if again == stack else f"then:\n{again}"
-        found[pid] = f"{stack}\n{limits.settle:g} s later {moved}"
-    return found
+    for pid, again in _once(living, guarded, clock, until + limits.settle):
+        moved = "the same again" if again == found[pid] else f"then:\n{again}"
+        found[pid] = f"{found[pid]}\n{limits.settle:g} s later {moved}"
 
 
-def _once(living: Sequence[Identity], guarded: Mapping[int, _Guarded], clock: Clock, until: float) -> dict[int, str]:
-    found = {}
+def _once(
+    living: Sequence[Identity], guarded: Mapping[int, _Guarded], clock: Clock, until: float
+) -> Iterator[tuple[int, str]]:
     for pid, stack in processes.stacks([identity.pid for identity in living], clock, until=until):
-        found[pid] = stack
+        shown = stack
         if stack.startswith(NO_STACKS) and pid in guarded and (guarded[pid].trains or clock.monotonic() < until):
-            found[pid] = guarded[pid].asked(clock) or stack
-    return found
+            shown = guarded[pid].asked(clock) or stack
+        yield pid, shown
 
 
 @dataclass(frozen=True)

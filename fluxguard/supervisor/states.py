@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
-import struct
-import zipfile
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from safetensors import SafetensorError, safe_open
 
 from fluxguard import manifest
 from fluxguard.errors import StateUnusable
 from fluxguard.rundir import RunDir
+from fluxguard.supervisor import belonging, verdicts
+from fluxguard.supervisor.belonging import Family, stranger
 
 _log = logging.getLogger(__name__)
 
-_FILES = ("train_state.json", "model.safetensors", "optimizer.bin", "scheduler.bin", "random_states_0.pkl")
-"""What accelerate leaves in a state of a LoRA training, in the order it is written; fewer means it was cut short."""
+Mark = tuple[tuple[str, int, int, int], ...]
+"""Name, size, time and number of each file of a state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +30,8 @@ class Plan:
     """Batches one process trains in an epoch; 0 while unknown."""
     accumulation: int = 1
     """Batches per optimizer step."""
+    step_seconds: float = 0.0
+    """How long a step takes, sampling and all; 0 while unknown."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -78,6 +76,8 @@ class Sealed:
     """What was set aside, with the reason, in words."""
     unread: tuple[str, ...] = ()
     """What could be neither sealed nor judged now, for want of room or of an answer of the disk."""
+    fresh: frozenset[Mark] = frozenset()
+    """Those that were read from end to end for it."""
 
 
 def seal(run: RunDir, plan: Plan, *, since: float) -> Sealed:
@@ -87,22 +87,24 @@ def seal(run: RunDir, plan: Plan, *, since: float) -> Sealed:
     that is not whole is set aside; one from before `since` (seconds since the epoch) belongs to another training and is
     left where it is.
     """
-    steps, aside, unread = [], [], []
+    steps, aside, unread, fresh = [], [], [], []
     for folder in _candidates(run):
         try:
-            if _written_at(folder) < since:
+            if written_at(folder) < since:
                 continue
-            if not plan.steps_per_epoch and not (folder / manifest.NAME).exists():
+            if not plan.steps_per_epoch and not verdicts.has_manifest(folder):
                 continue  # its true step cannot be known yet; it may become known
-            sealed = _sealed(folder, plan)
-            _move_in(run, folder, sealed.true_step)
-            steps.append(sealed.true_step)
+            known, read = with_manifest(folder, plan)
+            moved = _move_in(run, folder, known.true_step)
+            steps.append(known.true_step)
+            if read:
+                fresh.append(mark(moved))
         except StateUnusable as unusable:
             aside.append(str(unusable))
             _set_aside(run, folder)
         except OSError as error:  # a share that does not answer, a folder that went away: the next state is tried
             unread.append(f"{folder}: {error}")
-    return Sealed(tuple(steps), tuple(aside), tuple(unread))
+    return Sealed(tuple(steps), tuple(aside), tuple(unread), frozenset(fresh))
 
 
 def _candidates(run: RunDir) -> list[Path]:
@@ -113,38 +115,55 @@ def _candidates(run: RunDir) -> list[Path]:
     """
     for folder in run.output_dir.glob(".*-state.removed"):  # by a newer one
         shutil.rmtree(folder, ignore_errors=True)
-    hidden = [*run.output_dir.glob(".*-state.old"), *run.output_dir.glob(".*-state.partial")]
-    whole = [folder for folder in hidden if (folder / manifest.NAME).exists()]
-    for folder in hidden:
-        if folder not in whole:
+    for folder in _hidden(run.output_dir):
+        if not verdicts.has_manifest(folder):
             shutil.rmtree(folder, ignore_errors=True)
-    numbered = run.output_dir.glob("*-state_[0-9]*")  # one fork's answer to a name that is taken
-    found = sorted([*run.output_dir.glob("*-state"), *numbered, *whole])
+    return candidates(run.output_dir)
+
+
+def candidates(output_dir: Path) -> list[Path]:
+    """Return what may be a whole state in an output folder; nothing is touched."""
+    numbered = output_dir.glob("*-state_[0-9]*")  # one fork's answer to a name that is taken
+    whole = [folder for folder in _hidden(output_dir) if verdicts.has_manifest(folder)]
+    found = sorted([*output_dir.glob("*-state"), *numbered, *whole])
     return [folder for folder in found if folder.is_dir() and not folder.is_symlink()]
 
 
-def _move_in(run: RunDir, folder: Path, step: int) -> None:
+def _hidden(output_dir: Path) -> list[Path]:
+    return [*output_dir.glob(".*-state.old"), *output_dir.glob(".*-state.partial")]
+
+
+def _move_in(run: RunDir, folder: Path, step: int) -> Path:
     target = run.states / f"step-{step:08d}"
     if target.exists():
         try:
-            manifest.verify(target)
+            verdicts.verified(target)
         except StateUnusable:
             _set_aside(run, target)
         else:
             _set_aside(run, folder)  # both embody the same steps
-            return
+            return target
     folder.rename(target)
+    return target
 
 
-def verified(run: RunDir, plan: Plan, aside: list[str]) -> Iterator[State]:
+def sealed(run: RunDir) -> list[Path]:
+    """Return the states in the run directory, most true steps first."""
+    return sorted(run.states.glob("step-*[0-9]"), reverse=True)
+
+
+def verified(run: RunDir, plan: Plan, aside: list[str], fresh: frozenset[Mark] = frozenset()) -> Iterator[State]:
     """Yield the sealed states that verify, most true steps first; what does not is set aside and told to `aside`.
 
-    One that already holds every planned step is passed over: upstream refuses to start from it, so the last part is
-    trained again from the state before.
+    Only those that are asked for are read, and none that is among the `fresh` ones, which were read just now. One that
+    already holds every planned step is passed over: upstream refuses to start from it, so the last part is trained
+    again from the state before.
     """
-    for folder in sorted(run.states.glob("step-*[0-9]"), reverse=True):
+    folders = sealed(run)
+    kin = family(run, folders)
+    for folder in folders:
         try:
-            found = State(path=folder, manifest=manifest.verify(folder))
+            found = State(path=folder, manifest=judged(folder, kin, fresh))
         except StateUnusable as unusable:
             aside.append(str(unusable))
             _set_aside(run, folder)
@@ -153,84 +172,103 @@ def verified(run: RunDir, plan: Plan, aside: list[str]) -> Iterator[State]:
             yield found
 
 
-def prune(run: RunDir, resumed: State) -> None:
-    """Delete what is older than the state a run goes on from, but for one; only where fluxguard asked for the states.
+def family(run: RunDir, folders: Iterable[Path]) -> Family:
+    """Return what most of these states of a run have in common."""
+    known: list[tuple[int, Path, manifest.Manifest | None]] = []
+    for folder in folders:
+        try:
+            read = manifest.read(folder)
+            known.append((read.true_step, folder, read))
+        except StateUnusable:
+            known.append((0, folder, None))
+    return belonging.family(run, {folder: read for _, folder, read in sorted(known, key=lambda one: one[0])})
 
-    Newer ones stay, also those that this trainer cannot resume from: a hardened one could.
+
+def judged(folder: Path, kin: Family, fresh: frozenset[Mark] = frozenset()) -> manifest.Manifest:
+    """Return the manifest of a sealed state that is whole and of this family. Raises StateUnusable."""
+    known = manifest.read(folder)
+    named_rightly(folder, known)
+    if why := stranger(known, verdicts.network_of(folder), kin):
+        raise StateUnusable(folder, why)
+    return known if mark(folder) in fresh else verdicts.verified(folder)
+
+
+def named_rightly(folder: Path, known: manifest.Manifest) -> None:
+    """Raise StateUnusable for a sealed state that lies under the name of another step than its manifest says."""
+    name = folder.name.removeprefix("step-")
+    if name.isdigit() and int(name) != known.true_step:
+        raise StateUnusable(folder, f"its manifest names step {known.true_step}")
+
+
+def mark(folder: Path) -> Mark:
+    """Return what changes when a file of a state does, but not when the state moves."""
+    found = [(path.name, path.lstat()) for path in folder.iterdir()]
+    return tuple(sorted((name, one.st_size, one.st_mtime_ns, one.st_ino) for name, one in found))
+
+
+def prune(run: RunDir, resumed: State, *, own_cadence: bool = True) -> None:
+    """Delete what is older than the state a run goes on from, but for one; only what fluxguard asked for.
+
+    `own_cadence` says that the user's flags asked for none: then all are fluxguard's. Newer ones stay, also those that
+    this trainer cannot resume from: a hardened one could.
     """
-    older = sorted(path for path in run.states.glob("step-*[0-9]") if path.name < resumed.path.name)
-    for folder in older[:-1]:
-        shutil.rmtree(folder, ignore_errors=True)
+    older = [folder for folder in sealed(run) if folder.name < resumed.path.name]
+    kept = next((folder for folder in older if _seems_whole(folder)), None)
+    for folder in older:
+        if folder != kept and (own_cadence or _ours(folder)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _written_at(folder: Path) -> float:
-    return max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
-
-
-def _sealed(folder: Path, plan: Plan) -> manifest.Manifest:
-    """Return the manifest of a whole state, writing one for a state of an unhardened trainer."""
-    if (folder / manifest.NAME).exists():
-        return manifest.verify(folder)
+def _seems_whole(folder: Path) -> bool:
     try:
-        _whole(folder)
-    except (RuntimeError, ValueError, zlib.error, struct.error) as error:  # what zipfile makes of flipped bits
-        raise StateUnusable(folder, f"is broken ({error})") from None
-    epoch, step = _train_state(folder)
+        return verdicts.quick(folder) is not None
+    except (StateUnusable, OSError):
+        return False
+
+
+def _ours(folder: Path) -> bool:
+    try:
+        return manifest.read(folder).asked == manifest.OURS
+    except StateUnusable:
+        return False
+
+
+def written_at(folder: Path) -> float:
+    """Return when something in a state was written last, seconds since the epoch."""
+    return max((path.lstat().st_mtime for path in folder.iterdir()), default=0.0)
+
+
+def with_manifest(folder: Path, plan: Plan) -> tuple[manifest.Manifest, bool]:
+    """Return the manifest of a state, and whether all of it has been read for that.
+
+    A state of an unhardened trainer gets its manifest here, once it proves whole; one that has a manifest is read only
+    when a run is to go on from it.
+    """
+    known = verdicts.quick(folder)
+    if known is not None:
+        if plan.planned_steps and known.true_step > plan.planned_steps:
+            raise StateUnusable(folder, f"its manifest names step {known.true_step} of {plan.planned_steps}")
+        return known, False
+    made = replace(without_manifest(folder, plan), files=verdicts.sound(folder))
+    manifest.write(folder, made)
+    return made, True
+
+
+def without_manifest(folder: Path, plan: Plan) -> manifest.Manifest:
+    """Return what an unhardened trainer's own words say of a state, its files left out. Raises StateUnusable."""
+    epoch, step = verdicts.train_state(folder)
     true = true_step(epoch, step, plan.steps_per_epoch)
     if plan.planned_steps and true > plan.planned_steps:
         raise StateUnusable(folder, f"train_state.json names step {true} of {plan.planned_steps}")
     in_epoch = true - (epoch - 1) * plan.steps_per_epoch
-    made = manifest.Manifest(
+    return manifest.Manifest(
         true_step=true,
         epoch=epoch,
         batch=min(in_epoch * plan.accumulation, plan.batches_per_epoch),
         world_size=len(list(folder.glob("random_states_*.pkl"))),
         batches_per_epoch=plan.batches_per_epoch,
-        files=manifest.of_files(folder),
+        files={},
     )
-    manifest.write(folder, made)
-    return made
-
-
-def _whole(folder: Path) -> None:
-    """Raise StateUnusable unless all files of a state are there and whole."""
-    for name in _FILES:
-        path = folder / name
-        if not path.is_file():
-            raise StateUnusable(folder, f"{name} is missing: the state was cut short")
-        if path.suffix == ".safetensors":
-            _safetensors_whole(folder, path)
-        elif path.suffix in (".bin", ".pkl"):
-            _zip_whole(folder, path)
-
-
-def _safetensors_whole(folder: Path, path: Path) -> None:
-    try:
-        with safe_open(path, framework="numpy") as file:
-            file.keys()
-    except (SafetensorError, OSError) as error:
-        raise StateUnusable(folder, f"{path.name} is broken ({error})") from None
-
-
-def _zip_whole(folder: Path, path: Path) -> None:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            bad = archive.testzip()
-    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError) as error:
-        raise StateUnusable(folder, f"{path.name} is broken ({error})") from None
-    if bad is not None:
-        raise StateUnusable(folder, f"{path.name} is broken (CRC of {bad})")
-
-
-def _train_state(folder: Path) -> tuple[int, int]:
-    try:
-        values = json.loads((folder / "train_state.json").read_bytes())
-        epoch, step = int(values["current_epoch"]), int(values["current_step"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        raise StateUnusable(folder, "train_state.json cannot be read") from None
-    if epoch < 1 or step < 1:
-        raise StateUnusable(folder, f"train_state.json names epoch {epoch}, step {step}")
-    return epoch, step
 
 
 def _set_aside(run: RunDir, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,13 +11,13 @@ from typing import Any
 
 from fluxguard import heartbeat
 from fluxguard.launch import masking
-from fluxguard.rundir import RunDir
+from fluxguard.rundir import RunDir, read_json
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import heals, ledger, record
+from fluxguard.supervisor import heals, ledger, noticing, record, timeline
+from fluxguard.supervisor.incidents import known
 from fluxguard.supervisor.ledger import Event, newest
 from fluxguard.supervisor.output import Shown, Tail, shown_after
 from fluxguard.supervisor.ownership import owner
-from fluxguard.supervisor.troubles import troubles
 
 _LAST_LINES = 40
 _READ_BACK = 1 << 20
@@ -57,6 +58,12 @@ class Status:
     """The last lines of the trainer's output."""
     troubles: list[str] = field(default_factory=list)
     """What is not as it should be in a training that goes on."""
+    machine: str | None = None
+    """What the newest sample shows of GPU, memory and disk, in words; None when nothing trains."""
+    remedies: list[dict[str, Any]] = field(default_factory=list)
+    """{name, flags, reason, at, words} each: what the run does otherwise than its command says, in order."""
+    decided: str = ""
+    """What was decided last, and why; empty when nothing had to be."""
 
     def to_mapping(self) -> dict[str, Any]:
         """Return plain values; what is not a number is null."""
@@ -81,7 +88,7 @@ def read(run: RunDir) -> Status | None:
         state=state,
         watched=watched,
         next_attempt_at=_next_attempt(events) if watched and not running else None,
-        planned_steps=_planned(events) or (beat.total if beat else 0) or shown.planned or None,
+        planned_steps=_planned(events) or (beat.total if beat else 0) or shown.planned or shown.total or None,
         applied_steps=_applied(run, events, state, step),
         attempts=attempt.number if attempt else 0,
         phase=(beat.phase if beat else shown.phase) if running else None,
@@ -95,9 +102,17 @@ def read(run: RunDir) -> Status | None:
         healed=[{**e.values, "at": e.at, "words": heals.words(e.values)} for e in events if e.kind == "healed"],
         output_dir=str(run.output_dir),
         hardened=_hardened(events),
-        lines=[masking.mask(line) for line in lines[-_LAST_LINES:]],
-        troubles=list(troubles(beat)),
+        lines=masking.lines(lines[-_LAST_LINES:], known.secrets(read_json(run.job) or {}, os.environ)),
+        troubles=noticing.words(events, attempt.uuid, beat) if attempt else [],
+        machine=timeline.words(sample) if running and (sample := timeline.last(run)) else None,
+        remedies=[{**asdict(one), "words": one.words} for one in record.remedies(events)],
+        decided=_decided(events),
     )
+
+
+def _decided(events: Sequence[Event]) -> str:
+    last = newest(events, "decision")
+    return f"{last.values.get('action')}: {last.values.get('reason')}" if last else ""
 
 
 def _lives(run: RunDir, attempt: attempts.Attempt) -> bool:
@@ -141,12 +156,14 @@ def _applied(run: RunDir, events: Sequence[Event], state: str, step: int) -> int
 
 def _weights(events: Sequence[Event]) -> dict[str, Any]:
     finished = newest(events, "finished")
+    if finished is not None and not finished.values["weights"]:
+        return {"path": None, "verified": False}
     if finished is not None:
         path, size = Path(finished.values["weights"]), finished.values.get("size")
         # The whole verification was done at the end; here it is enough that nobody has touched the file since.
         return {"path": str(path), "verified": path.is_file() and path.stat().st_size == size}
     job = newest(events, "job")
-    return {"path": job.values.get("weights") if job else None, "verified": False}
+    return {"path": (job.values.get("weights") or None) if job else None, "verified": False}
 
 
 def _incidents(events: Sequence[Event]) -> list[dict[str, Any]]:

@@ -7,13 +7,15 @@ from fluxguard.clock import Clock
 from fluxguard.errors import InputError
 from fluxguard.limits import Limits, WatchLimits
 from fluxguard.rundir import RunDir, write_json
+from fluxguard.supervisor import admission, processes, record, states, status
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import processes, record, states, status
 from fluxguard.supervisor.ledger import Ledger, newest, read
+from fluxguard.supervisor.observation import Observation
 from fluxguard.supervisor.ownership import owned, owner
 from fluxguard.supervisor.sensors import Sensors
 
 _LOOK = 0.1
+_SAVING = "saving"
 
 
 def stop(run: RunDir, clock: Clock) -> str:
@@ -24,6 +26,8 @@ def stop(run: RunDir, clock: Clock) -> str:
     seen = status.read(run)
     if seen is None:
         raise InputError(run.output_dir, "holds no run of fluxguard")
+    admission.refuse_newer(run)
+    admission.refuse_copy(run)
     watch = _limits(run).watch
     if owner(run) is not None:
         return _by_its_supervisor(run, clock, watch)
@@ -31,6 +35,16 @@ def stop(run: RunDir, clock: Clock) -> str:
         return seen.reason
     with owned(run):
         return _in_its_place(run, clock, watch)
+
+
+def _after_the_save(run: RunDir, attempt: attempts.Attempt, seen: Observation, clock: Clock) -> Observation:
+    """Return what is to be seen when a save that goes on has ended, or has lasted as long as one may."""
+    ceiling = _limits(run).for_phase(_SAVING).ceiling
+    sensors, until = Sensors(run, attempt, clock), clock.monotonic() + (ceiling or 0.0)
+    while seen.phase == _SAVING and seen.exit is None and (ceiling is None or clock.monotonic() < until):
+        clock.sleep(_LOOK)
+        seen = sensors.look()
+    return seen
 
 
 def _limits(run: RunDir) -> Limits:
@@ -65,6 +79,7 @@ def _in_its_place(run: RunDir, clock: Clock, watch: WatchLimits) -> str:
         seen = Sensors(run, attempt, clock).look()
         if seen.exit is not None and seen.exit.code == 0:
             return "the training has ended by itself; `fluxguard supervise` verifies it"
+        seen = _after_the_save(run, attempt, seen, clock)
         processes.end(attempt.processes, clock, grace=watch.grace, reap=watch.reap)
         attempts.forget(run, attempt.uuid)
         plan = states.with_plan(

@@ -9,30 +9,38 @@ from dataclasses import dataclass, field
 
 from fluxguard.clock import Clock
 from fluxguard.launch.command import Refusal
+from fluxguard.launch.remedies import Change
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor import (
+    finish,
     learning,
     machine,
+    mending,
+    noticing,
     output,
+    ownership,
     processes,
     record,
     remembering,
     restart,
+    rivals,
     setback,
     states,
-    weights,
+    surroundings,
 )
 from fluxguard.supervisor.attempt import Attempt
 from fluxguard.supervisor.diagnosis import Diagnosis
 from fluxguard.supervisor.learning import Chosen, Learned
 from fluxguard.supervisor.ledger import Ledger
-from fluxguard.supervisor.observation import Observation
+from fluxguard.supervisor.observation import History, Observation
 from fluxguard.supervisor.policy import Decision
+from fluxguard.supervisor.quiet import Lister
 from fluxguard.supervisor.restart import Restart
 from fluxguard.supervisor.sensors import Sensors
 from fluxguard.supervisor.states import Plan, Sealed
+from fluxguard.supervisor.surroundings import Surroundings
 from fluxguard.supervisor.trainee import Trainee
 from fluxguard.supervisor.watch import Watched, watch
 
@@ -53,7 +61,8 @@ class Outcome:
     """Whether the supervisor leaves while the run goes on."""
 
 
-_LEFT = Outcome(False, "left; the run goes on", left=True)
+LEFT = Outcome(False, "left; the run goes on", left=True)
+"""What follows when somebody wants the supervisor, not the run, to end."""
 
 
 @dataclass
@@ -70,11 +79,15 @@ class Supervision:
     plan: Plan = field(default_factory=Plan)
     limits: Limits = field(init=False)
     """Those that were chosen, with what was learned."""
+    _around: Surroundings = field(init=False)
+    _lister: Lister = field(init=False)
     _learned: Learned = field(init=False)
     _bounded_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.plan = record.planned(self.ledger, self.trainee.accumulation)
+        self._around = Surroundings(self.run, self.ledger)
+        self._lister = Lister(self.run)
         self._learned = remembering.learned(self.run)
         self.limits = self.chosen.grown(self._learned)
 
@@ -111,19 +124,40 @@ class Supervision:
             self.limits,
             stop_asked=lambda: self._stop_asked() or self.leave_asked(),
             seen=lambda seen: self._seen(seen, attempt),
+            sampled=lambda history: self._sampled(history, attempt),
         )
         self._learn(watched.history.last)
         record.healed(self.ledger, watched.history.last.healed)
         self._remember(attempt, learning.of_history(watched.history))
         if watched.symptom is None:
-            return self._stop_on_request(attempt, watched) if self._stop_asked() else _LEFT
+            return self._stop_on_request(attempt, watched) if self._stop_asked() else LEFT
+        if self._around.lost(attempt):
+            return self._without_folder(attempt, watched.history.last)
         ended, known = watched.history.last.exit, None
         if ended is not None and (ended.code == 0 or ended.unknown):
             finished = self._finished(attempt, watched.history.last)
             if isinstance(finished, Outcome):
                 return finished
             known = finished if ended.code == 0 else None
+        known = surroundings.restarted(self.run, attempt) or known
         return self._set_back(attempt, watched, sensors, known)
+
+    def _without_folder(self, attempt: Attempt, seen: Observation) -> Attempt | Outcome:
+        """Return what follows when the output folder went away; what can then not be seen any more is not hung."""
+        if seen.exit is None and seen.beat is None:
+            return self._let_be(attempt, lambda: not self._around.lost(attempt))
+        self._end(attempt)
+        step = self._true_step(attempt, seen)
+        self.ledger.add("ended", attempt=attempt.uuid, code=None, signal=None, step=step)
+        return self._stopped(surroundings.words(self.run), reached=step)
+
+    def _let_be(self, attempt: Attempt, enough: Callable[[], bool]) -> Attempt | Outcome:
+        """Leave a trainer alone until it ends or it is `enough`; then it is looked at afresh."""
+        while attempt.exit(self.run) is None and not enough() and not self._stop_asked():
+            if self.leave_asked():
+                return LEFT
+            self.clock.sleep(self.limits.watch.look)
+        return attempt
 
     def _stop_asked(self) -> bool:
         return os.path.exists(self.run.stop)
@@ -133,9 +167,18 @@ class Supervision:
         self._learn(seen)
         record.healed(self.ledger, seen.healed)
         attempts.forget(self.run, attempt.uuid)
-        if seen.now - self._bounded_at > _BOUND_EVERY:
+        self._around.look(attempt, seen.now, self._true_step(attempt, seen))
+        if not (self.trainee.hardened or self.trainee.foreign):
+            self._lister.look(self.plan, since=attempt.at, now=self.clock.wall())
+        early = seen.now - self._bounded_at <= _BOUND_EVERY
+        if not early or seen.output > _LARGEST_LOG:
             self._bounded_at = seen.now
-            output.bound(self.run.log, _LARGEST_LOG)
+            output.bound(self.run.log, _LARGEST_LOG, flood=early)
+
+    def _sampled(self, history: History, attempt: Attempt) -> None:
+        """Keep what is to be noticed of a training that goes on."""
+        step = self._true_step(attempt, history.last)
+        noticing.notice(self.run, self.ledger, attempt, history, self.limits, at=self.clock.wall(), step=step)
 
     def _learn(self, seen: Observation) -> None:
         plan = states.with_plan(
@@ -153,28 +196,19 @@ class Supervision:
     def _finished(self, attempt: Attempt, seen: Observation) -> Outcome | Diagnosis:
         """Return the end of the run when it is really finished; a diagnosis of why it is not otherwise."""
         self._end(attempt)
-        found = weights.verify(self.trainee.weights, newer_than=attempt.at)
         applied = max(self._true_step(attempt, seen), *self._seal().steps, 0)
-        if not found.verified:
-            return Diagnosis(
-                cause="no verified weights",
-                words=f"The trainer said it was done, but its final weights do not verify: {found.reason}.",
-                advice="The last lines of its output are in the report.",
-                place="final weights",
-            )
-        if self.plan.planned_steps and applied != self.plan.planned_steps:
-            return Diagnosis(
-                cause="wrong number of steps",
-                words=f"The trainer ended after {applied} of {self.plan.planned_steps} planned steps.",
-                advice="Harden the trainer (`fluxguard apply-patches`): upstream's own step counting is wrong here.",
-                place="end",
-                again=False,
-            )
-        healing = record.healing(self.ledger.events)
-        reason = f"finished and verified: {applied} steps, {found.reason}{'; ' if healing else ''}{healing}"
-        path = str(self.trainee.weights)
-        size = self.trainee.weights.stat().st_size
-        self.ledger.add("finished", attempt=attempt.uuid, reason=reason, weights=path, size=size, applied_steps=applied)
+        found = finish.judge(self.trainee, self.plan, attempt, applied)
+        if isinstance(found, Diagnosis):
+            return found
+        reason = "; ".join(filter(None, (found.reason, record.healing(self.ledger.events))))
+        self.ledger.add(
+            "finished",
+            attempt=attempt.uuid,
+            reason=reason,
+            weights=found.weights,
+            size=found.size,
+            applied_steps=applied,
+        )
         return Outcome(True, reason)
 
     def _stop_on_request(self, attempt: Attempt, watched: Watched) -> Outcome:
@@ -217,28 +251,42 @@ class Supervision:
         )
         start = self._restart()
         earlier = record.setbacks(self.ledger.events)
-        diagnosis, mine, decision = setback.judge(gathered, start, earlier, self.limits, known)
+        diagnosis, mine, decision = setback.judge(gathered, start, earlier, self.limits, known, self._offers)
         setback.report(self.run, self.ledger, gathered, diagnosis, mine, decision, start)
         return self._follow(decision, diagnosis, start)
 
     def _follow(self, decision: Decision, diagnosis: Diagnosis, start: Restart) -> Attempt | Outcome:
         next_at = self.clock.wall() + decision.after if decision.action == "restart" else None
+        change = decision.change
         self.ledger.add(
-            "decision", action=decision.action, reason=decision.reason, after=decision.after, next_attempt_at=next_at
+            "decision",
+            action=decision.action,
+            reason=decision.reason,
+            after=decision.after,
+            next_attempt_at=next_at,
+            remedy=change.remedy if change else None,
+            flags=list(change.flags) if change else [],
         )
         if decision.action == "stop":
             why = f"{diagnosis.words.rstrip('.')}. {decision.reason[0].upper()}{decision.reason[1:]}"
             return self._stopped(why, refused=isinstance(start.argv, Refusal))
+        mending.set_aside(change.files if change else ())
         return self._rest(decision.after) or self._start(start)
+
+    def _offers(self, diagnosis: Diagnosis) -> list[Change]:
+        """Return what another attempt could do otherwise."""
+        taken = [one.name for one in record.remedies(self.ledger.events)]
+        return list(restart.offers(self.trainee, taken, diagnosis, self.clock))
 
     def _rest(self, seconds: float) -> Outcome | None:
         """Wait before the next attempt; return how the run ends when somebody wants that meanwhile."""
         until = self.clock.monotonic() + seconds
         while True:
+            ownership.sign(self.run)
             if self._stop_asked():
                 return self._stopped("stopped on request")
             if self.leave_asked():
-                return _LEFT
+                return LEFT
             left = until - self.clock.monotonic()
             if left <= 0:
                 return None
@@ -246,18 +294,23 @@ class Supervision:
 
     def _seal(self) -> Sealed:
         """Seal what no trainer writes any more."""
+        if self.trainee.foreign:
+            return Sealed()
+        self._lister.rest()
         return states.seal(self.run, self.plan, since=record.began(self.ledger))
 
     def _restart(self) -> Restart:
         start = restart.choose(self.run, self.trainee, self.plan, self._seal())
-        if self.trainee.own_cadence and start.state:
-            states.prune(self.run, start.state)
+        if start.state:
+            states.prune(self.run, start.state, own_cadence=self.trainee.own_cadence)
         return start
 
     def _start(self, start: Restart) -> Attempt | Outcome:
         """Start the next attempt; a system that is short of something for a moment is asked again."""
         if isinstance(start.argv, Refusal):
             return self._stopped(start.argv.reason, refused=True)
+        if rival := rivals.find(self.run, attempts.known(self.ledger.events)):
+            return self._stopped(f"{rival.words}; two trainings in one folder would ruin each other")
         for number in range(_SPAWN_TRIES):
             try:
                 return self._spawn(start, start.argv)
@@ -270,6 +323,8 @@ class Supervision:
 
     def _spawn(self, start: Restart, argv: tuple[str, ...]) -> Attempt:
         before = attempts.last(self.run, self.ledger.events)
+        remedies = record.remedies(self.ledger.events)
+        argv = restart.otherwise(self.trainee, argv, [one.name for one in remedies])
         return attempts.spawn(
             self.run,
             self.ledger,
@@ -280,6 +335,7 @@ class Supervision:
             number=before.number + 1 if before else 1,
             start_step=start.step,
             state=start.state.path if start.state else None,
-            notes=start.notes,
+            notes=(*start.notes, *(f"otherwise than the command says: {one.words}" for one in remedies)),
             kills_before=machine.out_of_memory_kills(),
+            weights_before=finish.stamp(self.trainee.weights),
         )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
 from fluxguard.supervisor import heals
 from fluxguard.supervisor.ledger import Event
 
@@ -24,7 +28,25 @@ def text(event: Event) -> str | None:
             lost = f", {values['lost_steps']} steps to train again" if values.get("lost_steps") else ""
             report = f"\n         report: {values['report']}" if values["report"] else ""
             return f"incident at step {values['step']}: {values['words'].rstrip('.')}{lost}.{report}"
+        case "trouble":
+            advice = f"\n         {values['advice']}" if values.get("advice") else ""
+            return f"trouble at step {values.get('step')}: {str(values.get('words')).rstrip('.')}.{advice}"
+        case "would":
+            return _would(values)
+        case "decision" if values.get("remedy"):
+            return f"the next attempt is made otherwise: {values['remedy']} ({', '.join(values.get('flags') or ())})"
         case "decision" if values.get("after"):
             return f"next attempt in {values['after']:.0f} s"
         case _:
             return None
+
+
+def _would(values: Mapping[str, Any]) -> str:
+    """Return what another supervision would do."""
+    pids = ", ".join(map(str, values.get("kill") or ()))
+    end = f"end process {pids} and " if pids else ""
+    if values["action"] == "stop":
+        do = f"{end}stop the run"
+    else:
+        do = f"{end}start again from its newest state that verifies: {shlex.join(values.get('argv') or ())}"
+    return f"{values['words']}\n         would {do}\n         because {values['reason']}"

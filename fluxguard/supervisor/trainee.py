@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fluxguard.launch.command import Refusal, StartPoint
+from fluxguard.launch.remedies import Change
 from fluxguard.supervisor.states import Plan
 
 
@@ -23,9 +24,15 @@ class Trainee:
     """Values that may appear in the trainer's output and in nothing that is written about it."""
     cwd: Path
     env: Mapping[str, str]
-    weights: Path
-    """Where the final weights will lie."""
+    weights: Path | None
+    """Where the final weights will lie; None for a foreign trainer of which nobody said."""
     hardened: bool
     accumulation: int
     own_cadence: bool
     """Whether fluxguard asked for the states, and may therefore delete old ones."""
+    changed: Callable[[tuple[str, ...], str], Change | None] = lambda _argv, _remedy: None
+    """Returns the command after one more rung of a remedy, or None when nothing is left of it to do."""
+    data: tuple[Path, ...] = ()
+    """The folders of the images and their caches."""
+    foreign: bool = False
+    """Whether it is no trainer that fluxguard knows: it has no states, and each attempt starts from the beginning."""

@@ -15,6 +15,8 @@ _log = logging.getLogger(__name__)
 
 _MOST_BLIND_LOOKS = 2000  # about ten minutes; then the training goes on unwatched, and `status` says so
 _SAMPLES_PER_PATIENCE = 10
+_WAIT_FOR_A_SAVE = ("overdue", "watched log")
+"""Symptoms that end no save in the middle: it may still end by itself, within its own patience and ceiling."""
 _SAMPLE_AT_MOST = 0.5
 _SAMPLE_AT_LEAST = 15.0
 
@@ -38,8 +40,11 @@ def watch(
     *,
     stop_asked: Callable[[], bool],
     seen: Callable[[Observation], None] = lambda _: None,
+    sampled: Callable[[History], None] = lambda _: None,
 ) -> Watched:
     """Watch until a detector speaks or `stop_asked` says so; every look is shown to `seen`.
+
+    After each that sampled, `sampled` is given what all of them add up to.
 
     A look that fails is one that saw nothing; only after a great many in a row its error is let through.
     """
@@ -47,7 +52,8 @@ def watch(
     sampled_at = history.last.now
     blind = 0
     while True:
-        if symptom := detect(history, limits):
+        symptom = detect(history, limits)
+        if symptom and not (symptom.kind in _WAIT_FOR_A_SAVE and _saving(history, limits)):
             return Watched(symptom, history)
         if stop_asked() and not _saving(history, limits):
             return Watched(None, history)
@@ -59,6 +65,7 @@ def watch(
         sample = clock.monotonic() - sampled_at >= _sample_every(history.last.phase, limits)
         try:
             observation = look(sample)
+            after = history.then(observation)
             seen(observation)
         except Exception:  # our own failure must not harm a training, and what cannot be seen is not hung
             blind += 1
@@ -68,7 +75,17 @@ def watch(
             continue
         blind = 0
         sampled_at = observation.now if sample else sampled_at
-        history = history.then(observation)
+        history = after
+        if sample:
+            _tell(sampled, history)
+
+
+def _tell(sampled: Callable[[History], None], history: History) -> None:
+    """Tell of a sample; a listener that fails must not make us blind."""
+    try:
+        sampled(history)
+    except Exception:  # noqa: BLE001 - the training is watched on, whatever of ours fails beside it
+        _log.warning("what a sample shows cannot be kept", exc_info=True)
 
 
 def _saving(history: History, limits: Limits) -> bool:

@@ -11,6 +11,8 @@ from fluxguard.app.view import Launch
 
 from fluxguard.launch import masking
 from fluxguard.limits import PHASES
+from fluxguard.supervisor.readings import readings
+from fluxguard.supervisor.timeline import Point
 
 NOW = 1_700_000_000.0
 
@@ -272,3 +274,41 @@ def test_no_phase_is_shown_by_its_inner_name(phase: str) -> None:
     """Each has words of its own, long and short."""
     assert phase in view._SHORT
     assert phase in {"step", "ending"} or phase in {**view._PREPARING, **view._BESIDES}
+
+
+def test_troubles_are_listed_while_the_training_goes_on() -> None:
+    """A sentence each, apart from the incidents; a run that is over has none any more."""
+    troubles = ["an optimizer did not step, once: a part of the model is not trained"]
+    assert shown(seen(troubles=troubles)).troubles == (
+        "An optimizer did not step, once: a part of the model is not trained.",
+    )
+    assert "An optimizer did not step" in markup.incidents(shown(seen(troubles=troubles)))
+    assert shown(seen(state="finished", phase=None, troubles=troubles)).troubles == ()
+
+
+def test_what_is_done_otherwise_is_listed_with_its_reason() -> None:
+    """Also when the run is over: its result was made so."""
+    remedy = {"name": "more swap", "flags": ["--blocks_to_swap 20"], "reason": "GPU memory was full", "at": NOW,
+              "words": "more swap (--blocks_to_swap 20)"}  # fmt: skip
+    for state in ("running", "finished"):
+        screen = shown(seen(state=state, remedies=[remedy]))
+        assert screen.remedies == ("More swap (--blocks_to_swap 20): GPU memory was full.",)
+        assert "GPU memory was full" in markup.incidents(screen)
+
+
+def test_a_card_says_what_was_decided_and_why() -> None:
+    """In the words of the report."""
+    [card] = shown(seen(incidents=[{**INCIDENT, "decision": "restart: the first one after progress"}])).cards
+    assert card.done.endswith("Restart: the first one after progress.")
+
+
+def test_sensors_are_shown_in_the_words_of_the_terminal() -> None:
+    """What is unknown is called so."""
+    bare = Point(at=NOW, attempt=1, phase="step", step=1)
+    screen = shown(seen(machine=readings(bare, NOW)))
+    assert dict(screen.machine)["GPU"] == "busy unknown, memory unknown, power unknown"
+    assert "GPU: busy unknown, memory unknown, power unknown<br>RAM: " in markup.state(screen)
+    assert dict(shown(seen(machine=readings(bare, NOW + 90))).machine) == {
+        "sensors": "unknown: the last sample is 1 min 30 s old"
+    }
+    assert "fg-machine" not in markup.state(shown(seen()))

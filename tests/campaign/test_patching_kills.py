@@ -1,4 +1,4 @@
-"""Hardening killed at random times by a real SIGKILL. `make campaign` kills 100 times; the tests do it five times."""
+"""Hardening killed at random times by a real SIGKILL. `make kills` kills 100 times; the tests do it five times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many random kills of a training. `make campaign` kills 20 times in every way to save; the tests do it twice."""
+"""Many random kills of a training. `make kills` kills 20 times in every way to save; the tests do it twice."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def live_until_killed(script: Script, resume: Path | None, log: Path, seconds: f
 
 @pytest.mark.integration
 @pytest.mark.timeout(OUTER + 240)
-@pytest.mark.skipif("CAMPAIGN_KILLS" not in os.environ, reason="minutes: make campaign does it")
+@pytest.mark.skipif("CAMPAIGN_KILLS" not in os.environ, reason="minutes: make kills does it")
 @pytest.mark.parametrize(("accumulation", "way"), EVERY_WAY)
 def test_each_planned_step_is_applied_once(folder: Path, accumulation: int, way: str) -> None:
     """However a training saves and accumulates, and whenever it is killed: the same steps, and the same bits."""

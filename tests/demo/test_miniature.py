@@ -49,11 +49,12 @@ def miniature() -> Iterator[SimpleNamespace]:
     sys.path.insert(0, str(DEMO))
     try:
         import flux_train_network
-        from library import buckets, flux_train_utils, prompts, train_util
+        from library import buckets, deeds, flux_train_utils, prompts, train_util
 
         yield SimpleNamespace(
             parser=flux_train_network.setup_parser(),
             buckets=buckets,
+            deeds=deeds,
             flux_train_utils=flux_train_utils,
             prompts=prompts,
             train_util=train_util,
@@ -146,6 +147,31 @@ def test_options_behind_a_prompt_are_read(miniature):
 def test_samples_are_due_by_steps_or_by_epochs(miniature, given, epoch, steps, due):
     never = {"sample_at_first": False, "sample_every_n_steps": None, "sample_every_n_epochs": None}
     assert miniature.flux_train_utils.sample_is_due(argparse.Namespace(**never | given), epoch, steps) is due
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [("", [1]), ("3", [3]), ("3 2.5s", [3]), ("always", [1, 2, 3, 4]), ("3 always", [3])],
+)
+def test_a_fault_comes_at_its_step_once_or_always(miniature, tmp_path, words, steps):
+    asked = tmp_path / "step.slow"
+    asked.write_text(words)
+    met = {step: miniature.deeds.due(str(asked), step) for step in (1, 2, 3, 4)}
+    assert [step for step, found in met.items() if found is not None] == steps
+    assert asked.exists() is ("always" in words)
+    assert ("2.5s" in words) is any("2.5s" in found for found in met.values() if found)
+
+
+def test_only_what_was_asked_for_is_done(miniature, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MINIATURE_FAULTS", str(tmp_path))
+    for asked in ("step.fail", "load.fail", "swap"):
+        (tmp_path / asked).touch()
+    miniature.deeds.met("saving")
+    assert not capsys.readouterr().err
+    with pytest.raises(RuntimeError, match="asked to fail"):
+        miniature.deeds.met("step", 7)
+    assert "on purpose: step.fail at step 7" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["load.fail", "swap"]
 
 
 @pytest.fixture(scope="module")

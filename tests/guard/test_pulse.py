@@ -11,7 +11,7 @@ import pytest
 from fluxguard.guard import pulse
 from fluxguard.heartbeat import Heart
 from fluxguard.limits import WaitLimits
-from fluxguard.supervisor.troubles import troubles
+from fluxguard.supervisor.troubles import of_beat
 from tests.supervisor.histories import BEAT
 
 
@@ -147,8 +147,8 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, items: list[int]) -> No
 
 def test_troubles_are_plain_words() -> None:
     """Nothing is said about a healthy training."""
-    assert troubles(None) == troubles(BEAT) == ()
-    told = troubles(replace(BEAT, retries=3, unstepped=1, unsampled=2))
+    assert of_beat(None) == of_beat(BEAT) == ()
+    told = [trouble.text for trouble in of_beat(replace(BEAT, retries=3, unstepped=1, unsampled=2))]
     assert "3 times" in told[0]
     assert "once" in told[1]
     assert "sampling failed 2 times" in told[2]

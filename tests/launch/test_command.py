@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fluxguard.launch.command import Refusal, StartPoint, interpreted, relocated, resumed, supervised, without
+from fluxguard.launch.command import Refusal, StartPoint, interpreted, paced, relocated, resumed, supervised, without
 from fluxguard.launch.flags import Flags
 from fluxguard.launch.trainer import Trainer
 
@@ -53,6 +53,35 @@ def test_a_run_saves_states_that_it_can_resume_from(args: str, added: str) -> No
 
 def test_what_the_file_says_is_not_said_again() -> None:
     assert supervised(trainer(), flags(trainer(), save_state=True, save_every_n_epochs=2))[1] == ()
+
+
+def test_a_trainer_that_saves_by_itself_is_left_as_it_is() -> None:
+    """It needs no flags, and writes no weights that nobody asked for."""
+    assert supervised(trainer(), flags(trainer()), timed=True) == (trainer().argv, ())
+
+
+@pytest.mark.parametrize(
+    ("args", "step_seconds", "every", "spe", "steps"),
+    [
+        ("", 3.0, 600.0, 1000, 200),
+        ("", 3.0, 600.0, 200, None),  # each epoch has its state
+        ("", 0.0, 600.0, 1000, None),  # nobody knows
+        ("", 3.0, None, 1000, None),
+        ("", 3.0, 600.0, 0, None),
+        ("", 2000.0, 600.0, 1000, 1),
+        ("--gradient_accumulation_steps 2", 3.0, 600.0, 1000, None),
+        ("--save_every_n_steps 500", 3.0, 600.0, 1000, None),
+        ("--save_last_n_steps 500", 3.0, 600.0, 1000, None),
+    ],
+)
+def test_one_that_does_not_is_told_steps_once_their_length_is_known(
+    args: str, step_seconds: float, every: float | None, spe: int, steps: int | None
+) -> None:
+    """Where it goes on rightly from within an epoch, and nobody has said otherwise."""
+    of = trainer(args)
+    found = paced(of.argv, flags(of), step_seconds=step_seconds, every=every, steps_per_epoch=spe)
+    more = f"--save_every_n_steps {steps} --save_last_n_steps {steps} --save_last_n_steps_state {steps}".split()
+    assert found == (*of.argv, *(more if steps else ()))
 
 
 def going_on(args: str, start: StartPoint, head: str = "accelerate launch", spe: int | None = 10) -> str | Refusal:

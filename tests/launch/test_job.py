@@ -11,7 +11,8 @@ import pytest
 
 from fluxguard.errors import InputError
 from fluxguard.launch.flags import Flags
-from fluxguard.launch.job import Job, changed, masked, planned
+from fluxguard.launch.job import Job, changed, planned
+from fluxguard.launch.masking import masked
 
 ARGV = "accelerate launch --num_processes 1 sd/train_network.py --learning_rate 1e-4 --fp8_base --seed 42"
 JOB = Job(
@@ -125,3 +126,12 @@ def test_a_comment_in_a_named_file_changes_nothing_and_a_value_does(tmp_path: Pa
         digests.append(planned(flags))
     assert digests[0] == digests[1] != digests[2]
     assert list(digests[0]) == ["dataset_config"]
+
+
+def test_a_folder_reached_by_another_path_is_the_same_job(tmp_path: Path) -> None:
+    """A link does not make it another one."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    old, new = (replace(JOB, output_dir=tmp_path / name) for name in ("out", "link"))
+    assert changed(old, new) is None
+    assert changed(old, replace(JOB, output_dir=tmp_path / "other")) is not None

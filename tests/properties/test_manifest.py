@@ -17,10 +17,18 @@ from fluxguard.errors import StateUnusable
 from fluxguard.manifest import Manifest
 from tests.properties.values import json_of
 
-NUMBERS = [field.name for field in fields(Manifest) if field.name != "files"]
+TEXTS = ["attempt", "asked"]
+NUMBERS = [field.name for field in fields(Manifest) if field.name not in ("files", *TEXTS)]
 DIGESTS = st.text(alphabet="0123456789abcdef", min_size=64, max_size=64)
-FILES = st.dictionaries(st.text(min_size=1, max_size=20), st.tuples(st.integers(min_value=0), DIGESTS), max_size=4)
-MANIFESTS = st.builds(Manifest, files=FILES, **{name: st.integers(min_value=0) for name in NUMBERS})
+PLAIN = st.text(alphabet="abc_0.-", min_size=1, max_size=9).filter(lambda name: set(name) != {"."})
+NAMES = st.lists(PLAIN, min_size=1, max_size=3).map("/".join)
+FILES = st.dictionaries(NAMES, st.tuples(st.integers(min_value=0), DIGESTS), min_size=1, max_size=4)
+MANIFESTS = st.builds(
+    Manifest,
+    files=FILES,
+    **dict.fromkeys(NUMBERS, st.integers(min_value=0)),
+    **dict.fromkeys(TEXTS, st.text(max_size=9)),
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +47,21 @@ def judge(folder: Path, content: bytes) -> None:
 
 @given(made=MANIFESTS)
 def test_what_is_written_is_read(folder: Path, made: Manifest) -> None:
-    """Whatever the names of the files are."""
+    """Whatever numbers, texts and files it holds."""
     manifest.write(folder, made)
     assert manifest.read(folder) == made
     judge(folder, (folder / manifest.NAME).read_bytes())
+
+
+@given(
+    name=st.text(max_size=20) | st.sampled_from(["../x", "/etc/passwd", "a/../../x", "C:\\x", "a\0b", "./a", "a//b"])
+)
+def test_a_manifest_names_nothing_outside_its_state(folder: Path, name: str) -> None:
+    """Whatever a name looks like: it is that of a file below the state, or the manifest is unusable."""
+    made = Manifest(true_step=1, epoch=1, batch=1, world_size=1, batches_per_epoch=1, files={name: (0, "0" * 64)})
+    manifest.write(folder, made)
+    with contextlib.suppress(StateUnusable):
+        assert folder.resolve() in (folder / next(iter(manifest.read(folder).files))).resolve().parents
 
 
 @given(content=st.binary(max_size=60))

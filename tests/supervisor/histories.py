@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
+from fluxguard.clock import FakeClock
 from fluxguard.heartbeat import Beat
+from fluxguard.limits import Limits
+from fluxguard.supervisor.detectors import Symptom
 from fluxguard.supervisor.observation import Exit, History, Observation
 from fluxguard.supervisor.output import Shown
 from fluxguard.supervisor.processes import Usage
+from fluxguard.supervisor.watch import watch
 
 BEAT = Beat(
     pid=1, started=0.0, rank=0, attempt=bytes(16), beats=1, step=5, total=40, epoch=1, batch=5, at=0.0, phase="step",
@@ -50,3 +55,48 @@ def silence(after: Observation, seconds: float, *, busy: float = 0.0, every: flo
         replace(after, now=after.now + i * every, usage=Usage(cpu + busy * i * every, 0, ()))
         for i in range(1, steps + 1)
     ]
+
+
+class Looking(FakeClock):
+    """A clock that is coarse but around some times, so that hours pass in few looks; it never sleeps late."""
+
+    def __init__(self, fine: Iterable[float] = (), naps: Mapping[float, float] = MappingProxyType({})) -> None:
+        """`fine`: times around which a look is as near to the next one as the limits say; `naps`: at which time the
+        machine sleeps for how long."""
+        super().__init__(0.0)
+        self._fine = tuple(fine)
+        self._naps = dict(naps)
+
+    def sleep(self, seconds: float) -> None:
+        """Move on, by much where nothing is to be measured."""
+        fine = any(-3 * COARSE <= self.now - at <= 3 * COARSE for at in self._fine)
+        self.now += seconds if fine else COARSE
+        for at in [at for at in self._naps if at <= self.now]:
+            self.jump(self._naps.pop(at))
+
+
+COARSE = 20.0
+"""Seconds between two looks that are far from any limit."""
+
+At = Callable[[float], Observation]
+"""What is to be seen at a time; what the processes use is left out where the look does not sample."""
+
+
+def watched(
+    at: At,
+    until: float,
+    *,
+    limits: Limits,
+    fine: Iterable[float] = (),
+    naps: Mapping[float, float] = MappingProxyType({}),
+) -> tuple[Symptom | None, float]:
+    """Watch a training as the supervisor does, to a symptom or `until`; return the symptom and when it was seen."""
+    clock = Looking(fine, naps)
+    limits = replace(limits, watch=replace(limits.watch, late=2 * COARSE))
+
+    def seen(sample: bool) -> Observation:
+        found = replace(at(clock.now), now=clock.now)
+        return found if sample else replace(found, usage=None, host=None)
+
+    result = watch(seen, clock, limits, stop_asked=lambda: clock.now >= until)
+    return result.symptom, clock.now

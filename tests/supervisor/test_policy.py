@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
+from fluxguard.launch.remedies import FEWER_WORKERS, MORE_SWAP, Change
 from fluxguard.limits import Limits
 from fluxguard.supervisor.diagnosis import Diagnosis
-from fluxguard.supervisor.policy import Setback, decide
+from fluxguard.supervisor.policy import Setback, decide, dice
 from fluxguard.supervisor.signatures import MACHINE, OUTSIDE, TRAINER
 
 LIMITS = replace(Limits(), max_restarts=3, max_kills=5)
@@ -31,13 +33,25 @@ def test_the_first_restart_after_progress_is_immediate() -> None:
 
 
 def test_restarts_without_progress_back_off() -> None:
-    """Each waits twice as long as the one before."""
+    """The first after progress is immediate; each further one waits from the shortest wait to thrice the last one."""
     waits = []
     past = [setback(10, progressed=True, place="0")]
-    for number in range(1, 4):
-        waits.append(decide(diagnosis(), past, LIMITS).after)
+    for number in range(1, 5):
+        after = decide(diagnosis(), past, replace(LIMITS, max_restarts=9), chance=0.99).after
+        waits.append(after)
+        past[-1] = replace(past[-1], after=after)
         past.append(setback(10 - number, progressed=False, place=str(number)))
-    assert waits == [0.0, 15.0, 30.0]
+    assert waits[0] == 0.0
+    assert all(15.0 <= after <= 3 * max(15.0, before) for before, after in pairwise(waits) if after)
+    assert waits[1] < waits[2] < waits[3]
+
+
+def test_no_two_runs_wait_the_same() -> None:
+    """The chance is an argument: the same attempt draws the same wait in every supervisor, another one another."""
+    past = [setback(10, progressed=True, place="0"), setback(9, progressed=False, place="1")]
+    mine, again, other = (decide(diagnosis(), past, LIMITS, chance=dice(mark)).after for mark in ("a", "a", "b"))
+    assert mine == again != other
+    assert 15.0 <= mine <= 45.0
 
 
 def test_the_budget_ends_and_progress_refills_it() -> None:
@@ -84,6 +98,62 @@ def test_no_restarts_means_none() -> None:
 
 def test_the_wait_is_bounded() -> None:
     """Backing off ends at its ceiling."""
-    many = [setback(5, progressed=False, origin=OUTSIDE) for _ in range(30)]
+    many = [replace(setback(5, progressed=False, origin=OUTSIDE), after=899.0) for _ in range(30)]
     patient = replace(LIMITS, max_kills=100)
-    assert decide(diagnosis(OUTSIDE), many, patient).after == LIMITS.watch.backoff_ceiling
+    assert decide(diagnosis(OUTSIDE), many, patient, chance=0.9).after == LIMITS.watch.backoff_ceiling
+
+
+FEWER = Change(remedy=FEWER_WORKERS, argv=("python",), flags=("--max_data_loader_n_workers 1 (was 2)",))
+SWAP = Change(remedy=MORE_SWAP, argv=("python",), flags=("--blocks_to_swap 12 (was 0)",))
+
+
+def test_a_cause_that_would_repeat_itself_is_met_otherwise() -> None:
+    """Another attempt is made only because something about it is changed, and says what."""
+    decision = decide(diagnosis(MACHINE, again=False), [setback(0, progressed=False)], LIMITS, offers=[SWAP])
+    assert (decision.action, decision.change, decision.after) == ("restart", SWAP, 0.0)
+    assert "more blocks swapped (--blocks_to_swap 12 (was 0))" in decision.reason
+
+
+def test_two_deaths_at_one_place_try_the_mildest_remedy_first() -> None:
+    """A plain restart comes before any remedy."""
+    first = [setback(7, progressed=True)]
+    assert decide(diagnosis(), first, LIMITS, offers=[FEWER, SWAP]).change is None
+    twice = [*first, setback(7, progressed=False)]
+    assert decide(diagnosis(), twice, LIMITS, offers=[FEWER, SWAP]).change is FEWER
+
+
+def test_a_wait_that_recurs_at_other_steps_is_met_otherwise_but_stops_nothing() -> None:
+    """A run that trains on between two deaths goes on; what can be changed about them is changed."""
+    twice = [setback(7, progressed=True), setback(19, progressed=True)]
+    assert decide(diagnosis(), twice, LIMITS, offers=[FEWER]).change is FEWER
+    plain = decide(diagnosis(), twice, LIMITS)
+    assert (plain.action, plain.change) == ("restart", None)
+
+
+def test_a_remedy_that_did_not_help_is_followed_by_the_next_at_once_and_then_by_the_end() -> None:
+    """The ladder is finite: when nothing is left of it, the run stops and says what was tried."""
+    past = [setback(7, progressed=True), replace(setback(7, progressed=False), remedy=FEWER_WORKERS)]
+    past.append(setback(7, progressed=False))
+    assert decide(diagnosis(), past, LIMITS, offers=[SWAP]).change is SWAP
+    end = decide(diagnosis(), past, LIMITS)
+    assert end.action == "stop"
+    assert end.reason.endswith("tried before: fewer loader workers")
+
+
+def test_what_is_done_otherwise_begins_the_budget_anew() -> None:
+    """Restarts before a remedy say nothing about those after it."""
+    fruitless = [setback(9, progressed=False, place=str(i)) for i in range(3)]
+    before = [*fruitless[:-1], replace(fruitless[-1], remedy=FEWER_WORKERS)]
+    assert decide(diagnosis(), [*before, setback(8, progressed=False, place="x")], LIMITS).action == "restart"
+
+
+def test_an_exhausted_budget_is_met_otherwise_where_something_can_be() -> None:
+    """Before the run is given up."""
+    fruitless = [setback(9 - i, progressed=False, place=str(i)) for i in range(4)]
+    assert decide(diagnosis(), fruitless, LIMITS, offers=[FEWER]).change is FEWER
+
+
+def test_no_restarts_means_no_remedy_either() -> None:
+    """Whoever allows no restart wants none."""
+    none = replace(LIMITS, max_restarts=0)
+    assert decide(diagnosis(again=False), [setback(3, progressed=True)], none, offers=[SWAP]).action == "stop"

@@ -191,5 +191,5 @@ def test_limits_are_shown_as_json_can_hold_them(run: RunDir) -> None:
         "value": 72.0, "unit": "s", "why": "learned: 10 x 7.2 s, the longest completed batch", "longest_s": 7.2,
     }  # fmt: skip
     assert [name for name, row in rows.items() if row["unit"] is None] == [
-        "watch.step_factor", "max_restarts", "max_kills", "max_bad_losses", "max_heals", "strict",
+        "watch.step_factor", "save.share", "max_restarts", "max_kills", "max_bad_losses", "max_heals", "strict",
     ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from safetensors.numpy import save_file
 
 from fluxguard import manifest
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import states
+from fluxguard.supervisor import states, verdicts
 from fluxguard.supervisor.states import Plan, true_step
 
 PLAN = Plan(planned_steps=40, batches_per_epoch=10)
@@ -27,7 +28,8 @@ def state(run: RunDir, name: str, epoch: int, step: int) -> Path:
     save_file({"w": np.ones(100)}, folder / "model.safetensors")
     for part in ("optimizer.bin", "scheduler.bin", "random_states_0.pkl"):
         with zipfile.ZipFile(folder / part, "w") as archive:
-            archive.writestr("data", os.urandom(500))
+            archive.writestr("state/data.pkl", b"\x80\x02}.")  # an empty dict
+            archive.writestr("state/data/0", os.urandom(500))
     return folder
 
 
@@ -196,3 +198,66 @@ def test_pruning_keeps_what_is_resumed_from_and_all_that_is_newer(run: RunDir) -
     resumed = next(one for one in states.verified(run, PLAN, []) if one.true_step == 7)
     states.prune(run, resumed)
     assert sorted(path.name[-1] for path in run.states.iterdir()) == ["5", "7", "9"]
+
+
+def test_pruning_never_takes_what_the_user_asked_for(run: RunDir) -> None:
+    """With flags of the user's own only those go that fluxguard itself has asked for."""
+    for step in (1, 2, 3, 4, 5):
+        state(run, f"x-step{step:08d}", 1, step)
+    states.seal(run, PLAN, since=0)
+    for step in (2, 3):
+        folder = run.states / f"step-{step:08d}"
+        manifest.write(folder, replace(manifest.read(folder), asked=manifest.OURS))
+    newest_one = next(iter(states.verified(run, PLAN, [])))
+    states.prune(run, newest_one, own_cadence=False)
+    assert sorted(path.name[-1] for path in run.states.iterdir()) == ["1", "4", "5"]
+
+
+def test_pruning_keeps_a_whole_one_besides(run: RunDir) -> None:
+    """A torn state is none to fall back to."""
+    for step in (2, 5, 7):
+        state(run, f"x-step{step:08d}", 1, step)
+    states.seal(run, PLAN, since=0)
+    (run.states / "step-00000005" / "optimizer.bin").unlink()
+    states.prune(run, next(iter(states.verified(run, PLAN, []))))
+    assert sorted(path.name[-1] for path in run.states.iterdir()) == ["2", "7"]
+
+
+def test_only_as_many_are_read_as_are_needed(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest first, an older one only when it is refused, and none that was read a moment ago."""
+    read: list[str] = []
+    whole = verdicts.verified
+
+    def noted(folder: Path) -> manifest.Manifest:
+        read.append(folder.name)
+        return whole(folder)
+
+    monkeypatch.setattr(verdicts, "verified", noted)
+    for step in (2, 5, 7):
+        state(run, f"x-step{step:08d}", 1, step)
+    sealed = states.seal(run, PLAN, since=0)
+    assert next(states.verified(run, PLAN, [], sealed.fresh)).true_step == 7
+    assert read == []
+    assert next(states.verified(run, PLAN, [])).true_step == 7
+    assert read == ["step-00000007"]
+
+
+def test_one_foreign_state_is_outvoted(run: RunDir) -> None:
+    """What most states have in common is the run's network, whichever came first."""
+    for step in (3, 6, 8):
+        state(run, f"x-step{step:08d}", 1, step)
+    save_file({"w": np.ones((5, 20))}, run.output_dir / "x-step00000003-state" / "model.safetensors")
+    save_file({"w": np.ones((5, 20))}, run.output_dir / "x-step00000008-state" / "model.safetensors")
+    state(run, "x-step00000007", 1, 7)
+    state(run, "x-step00000005", 1, 5)
+    assert newest(run) == 7
+    assert {path.name for path in run.states.iterdir()} == {f"step-{step:08d}" for step in (3, 5, 6, 7)}
+
+
+def test_of_two_that_differ_the_weights_decide(run: RunDir) -> None:
+    """The run's own weights know its network; without them the older state is believed."""
+    state(run, "x-step00000003", 1, 3)
+    state(run, "x-step00000008", 1, 8)
+    save_file({"w": np.ones((5, 20))}, run.output_dir / "x-step00000003-state" / "model.safetensors")
+    save_file({"w": np.ones(100)}, run.output_dir / "x-000001.safetensors")
+    assert newest(run) == 8

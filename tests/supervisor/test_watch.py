@@ -100,3 +100,23 @@ def test_a_look_that_fails_saw_nothing() -> None:
 
     result = watch(flaky, clock, LIMITS, stop_asked=lambda: clock.now > 200)
     assert result.symptom is None
+
+
+def test_who_keeps_samples_may_fail() -> None:
+    """A disk that is full costs the samples, not the watching: a stall is seen all the same."""
+    clock, told = FakeClock(0.0), []
+
+    def keep(history: object) -> None:
+        told.append(history)
+        raise OSError(28, "No space left on device")
+
+    result = watch(
+        lambda sample: look(clock.now, beat=replace(BEAT, step=min(9, int(clock.now))), cpu=0.0 if sample else None),
+        clock,
+        LIMITS,
+        stop_asked=lambda: False,
+        sampled=keep,
+    )
+    assert result.symptom is not None
+    assert 300 <= clock.now <= 311
+    assert len(told) == 20  # one in 15 s, not one in each look

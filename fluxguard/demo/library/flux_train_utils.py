@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from library import flux_models, flux_utils, strategy_base
+from library.deeds import met
 from library.prompts import load_prompts
 from library.utils import clean_memory_on_device
 from PIL import Image
@@ -109,6 +110,7 @@ def sample_image_inference(
     else:
         torch.seed()
     logger.info("prompt: %s", prompt_dict["prompt"])
+    met("sampling")
     l_pooled, t5_out, txt_ids, _ = encode_prompt(prompt_dict["prompt"], text_encoders, sample_prompts_te_outputs)
 
     packed_latent_height, packed_latent_width = height // 16, width // 16

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from library.deeds import met
 from library.flux_utils import VOCABULARY
 from library.strategy_base import (
     LatentsCachingStrategy,
@@ -176,6 +177,8 @@ class FluxLatentsCachingStrategy(LatentsCachingStrategy):
         return self._default_load_latents_from_disk(8, npz_path, bucket_reso)
 
     def cache_batch_latents(self, vae, image_infos, flip_aug: bool, alpha_mask: bool, random_crop: bool) -> None:
+        met("caching")
+
         def encode_by_vae(img_tensor):
             return vae.encode(img_tensor.to(vae.device, vae.dtype)).to("cpu")
 

@@ -40,6 +40,7 @@ from library.checkpoint_names import (  # noqa: F401
     get_step_ckpt_name,
 )
 from library.dataset_group import DatasetGroup  # noqa: F401
+from library.deeds import met
 from library.faults import stuck_if_asked
 from library.losses import LossRecorder, conditional_loss  # noqa: F401
 from library.optimizers import get_optimizer, get_optimizer_train_eval_fn, get_scheduler_fix  # noqa: F401
@@ -247,6 +248,7 @@ class BaseDataset(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         stuck_if_asked("read")
+        met("read")
         bucket = self.bucket_manager.buckets[self.buckets_indices[index].bucket_index]
         bucket_batch_size = self.buckets_indices[index].bucket_batch_size
         image_index = self.buckets_indices[index].batch_index * bucket_batch_size
@@ -305,6 +307,7 @@ def prepare_accelerator(args: argparse.Namespace) -> Accelerator:
         project_dir=logging_dir,
         kwargs_handlers=kwargs_handlers,
     )
+    accelerator.register_save_state_pre_hook(lambda models, weights, state_dir: met("saving"))
     accelerator.print("accelerator device:", accelerator.device)
     return accelerator
 

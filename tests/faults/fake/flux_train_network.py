@@ -16,6 +16,8 @@ import threading
 import time
 import zipfile
 
+UNTRAINED = -1.0
+
 
 def save_tensors(path, steps):
     data = struct.pack(f"<{len(steps)}d", *steps)
@@ -38,10 +40,12 @@ def save_state(args, name, epoch, step, steps):
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "train_state.json"), "w") as file:
         json.dump({"current_epoch": epoch, "current_step": step}, file)
-    save_tensors(os.path.join(folder, "model.safetensors"), steps)
+    room = max(0, args.max_train_epochs * 10 - len(steps))  # of one shape in every state, as a network is
+    save_tensors(os.path.join(folder, "model.safetensors"), steps + [UNTRAINED] * room)
     for part in ("optimizer.bin", "scheduler.bin", "random_states_0.pkl"):
         with zipfile.ZipFile(os.path.join(folder, part), "w") as archive:
-            archive.writestr("data", os.urandom(2000))
+            archive.writestr("state/data.pkl", b"\x80\x02}.")  # an empty dict
+            archive.writestr("state/data/0", os.urandom(2000))
 
 
 def fault(name, step):
@@ -77,7 +81,8 @@ def main():
     planned = args.max_train_epochs * spe
     steps, initial = [], 0
     if args.resume:
-        steps = load_tensors(os.path.join(args.resume, "model.safetensors"))
+        held = load_tensors(os.path.join(args.resume, "model.safetensors"))
+        steps = [step for step in held if step != UNTRAINED]
         with open(os.path.join(args.resume, "train_state.json")) as file:
             initial = json.load(file)["current_step"]
     if args.initial_step is not None:

@@ -1,0 +1,70 @@
+"""Whether a trainer that said it was done has really finished, by what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from fluxguard.supervisor import weights
+from fluxguard.supervisor.attempt import Attempt
+from fluxguard.supervisor.diagnosis import Diagnosis
+from fluxguard.supervisor.states import Plan
+from fluxguard.supervisor.trainee import Trainee
+
+UNNAMED = "finished (exit code 0; no weights were named that could be verified)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """The end of a run that trained to its end."""
+
+    reason: str
+    weights: str
+    """Path of the final weights; empty when none were named."""
+    size: int | None
+    """Their bytes."""
+
+
+def judge(trainee: Trainee, plan: Plan, attempt: Attempt, applied: int) -> Finish | Diagnosis:
+    """Return the finish of an attempt that ended by itself after `applied` true steps, or why it is none."""
+    if trainee.weights is None:
+        return Finish(reason=UNNAMED, weights="", size=None)
+    found = weights.verify(trainee.weights, newer_than=_newer_than(attempt, trainee.weights))
+    if not found.verified:
+        return Diagnosis(
+            cause="no verified weights",
+            words=f"The trainer said it was done, but its final weights do not verify: {found.reason}.",
+            advice="The last lines of its output are in the report.",
+            place="final weights",
+        )
+    path, size = str(trainee.weights), trainee.weights.stat().st_size
+    if trainee.foreign:
+        return Finish(reason=f"finished and verified: {found.reason}", weights=path, size=size)
+    if plan.planned_steps and applied != plan.planned_steps:
+        return Diagnosis(
+            cause="wrong number of steps",
+            words=f"The trainer ended after {applied} of {plan.planned_steps} planned steps.",
+            advice="Harden the trainer (`fluxguard apply-patches`): upstream's own step counting is wrong here.",
+            place="end",
+            again=False,
+        )
+    return Finish(reason=f"finished and verified: {applied} steps, {found.reason}", weights=path, size=size)
+
+
+def stamp(path: Path | None) -> list[int]:
+    """Return what tells a file from the same one written anew, whatever the clock says; empty while there is none."""
+    try:
+        found = os.stat(path) if path is not None else None
+    except OSError:
+        return []
+    return [found.st_mtime_ns, found.st_size, found.st_ino] if found else []
+
+
+def _newer_than(attempt: Attempt, path: Path) -> float:
+    """Return since when weights count as this attempt's: always, when they are others than lay there at its start.
+
+    A clock that was set back meanwhile makes new weights look old.
+    """
+    before = attempt.weights_before
+    return 0.0 if before is not None and stamp(path) not in ([], list(before)) else attempt.at

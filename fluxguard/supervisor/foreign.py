@@ -1,0 +1,89 @@
+"""Any trainer can be supervised: a command that fluxguard does not know, with the folder that it saves into.
+
+Nothing is hardened and no flag is added. It has no states, so another attempt starts from the beginning; and it is
+verified only where the user names its final weights.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fluxguard.errors import InputError
+from fluxguard.launch import command, interpreter, job, masking
+from fluxguard.launch.command import Refusal
+from fluxguard.launch.trainer import COMMAND, Trainer, base, is_python
+from fluxguard.rundir import RunDir
+from fluxguard.supervisor.order import Order
+from fluxguard.supervisor.trainee import Trainee
+
+NOTE = "fluxguard does not know this trainer: nothing is hardened, and another attempt starts from the beginning"
+NOTHING_NAMED = "no --weights are named: that it is finished is known by its exit code alone"
+_LAUNCHERS = ("accelerate", "accelerate-launch", "torchrun")
+
+
+def order(
+    argv: Sequence[str],
+    *,
+    output_dir: Path,
+    weights: Path | None,
+    cwd: Path,
+    python: str | None,
+    exports: Mapping[str, str],
+) -> Order:
+    """Take a command of a trainer that is not known, as it stands. Raises InputError naming what is wrong with it."""
+    if not argv:
+        raise InputError(COMMAND, "is empty")
+    cwd, folder = cwd.absolute(), output_dir.absolute()
+    prefix = interpreter.own_prefix()
+    path = os.environ.get("PATH", "").split(os.pathsep)
+    chosen = None
+    if python is not None or is_python(argv[0]) or base(argv[0]) in _LAUNCHERS:
+        chosen = interpreter.choose(cwd, python, None, path, prefix, interpreter.active(os.environ, prefix))
+    env = interpreter.environment(os.environ, exports, prefix, {}, chosen)
+    run = _runnable(tuple(argv), cwd, chosen, env)
+    made = job.Job(
+        argv=tuple(argv),
+        cwd=cwd,
+        interpreter=chosen or Path(run[0]),
+        checkout=cwd,
+        output_dir=folder,
+        output_name=None,
+        env=interpreter.recorded(env),
+        secrets=interpreter.references(env),
+    )
+    trainee = Trainee(
+        argv=run,
+        resumed=lambda _start, _plan: Refusal(NOTE),
+        masked=masking.masked,
+        secrets=masking.secrets_of(run, env),
+        cwd=cwd,
+        env=env,
+        weights=_weights(weights, folder),
+        hardened=False,
+        accumulation=1,
+        own_cadence=False,
+        foreign=True,
+    )
+    return Order(job=made, trainee=trainee, run=RunDir(folder), trained_in=cwd, hardened=False)
+
+
+def _runnable(argv: tuple[str, ...], cwd: Path, python: Path | None, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command with a program that is found."""
+    if python is not None:
+        argv = command.interpreted(argv, Trainer(argv=argv, index=1, script=cwd, cwd=cwd, launcher=""), python)
+    found = shutil.which(str(cwd / argv[0]) if os.path.dirname(argv[0]) else argv[0], path=env.get("PATH"))
+    if found is None:
+        raise InputError(COMMAND, f"runs {argv[0]}, which is no program in {cwd} or on the PATH")
+    return (os.path.abspath(found), *argv[1:])
+
+
+def _weights(named: Path | None, output_dir: Path) -> Path | None:
+    """Return the final weights; a relative name lies in the output folder."""
+    if named is None:
+        return None
+    if named.suffix != ".safetensors":
+        raise InputError("--weights", f"{named} is no .safetensors: nothing else can be verified")
+    return output_dir / named

@@ -1,0 +1,342 @@
+"""Laws of the table of causes: what is printed, and which row it means, in whatever dress it comes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import fluxguard.supervisor
+from fluxguard.launch.remedies import CACHE_ASIDE, FEWER_WORKERS, MORE_SWAP, NO_SAMPLING, REMEDIES
+from fluxguard.limits import PHASES
+from fluxguard.supervisor.causes import BY_NAME, CAUSES
+from fluxguard.supervisor.causes.cause import Cause, Ends, Judged, Says, Seen, Told, Waits
+from fluxguard.supervisor.detectors import Symptom
+from fluxguard.supervisor.diagnosis import Evidence, diagnose, named
+from fluxguard.supervisor.observation import Exit
+from fluxguard.supervisor.processes import Usage
+from fluxguard.supervisor.sensing.gpu import Card
+from fluxguard.supervisor.sensing.host import Host
+from fluxguard.supervisor.signatures import INPUT, MACHINE, OUTSIDE, TRAINER
+from tests.supervisor import ends
+
+ENDED = Symptom(kind="ended", phase="step", since=0.2)
+GIB = 1 << 30
+ALL = list(ends.ends())
+SAID = [(cause.name, proof) for cause in CAUSES for proof in cause.shown if isinstance(proof, Says)]
+
+
+def found(
+    lines: list[str] | tuple[str, ...], exit: Exit | None = None, symptom: Symptom = ENDED, **more: object
+) -> str:
+    """Return the name of the cause."""
+    return diagnose(symptom, Evidence(exit=exit or Exit(code=1), lines=lines, **more)).cause  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("end", ALL, ids=lambda end: end.name)
+def test_every_end_has_its_cause(end: ends.End) -> None:
+    """As it is, behind a healthy start and glued to its bar, on FluxGym's page, and in colours."""
+    assert found(end.lines, end.exit) == end.cause
+    whole = ends.after_start(end.lines)
+    assert found(whole, end.exit) == end.cause
+    assert found(ends.on_the_page(whole), end.exit) == end.cause
+    assert found(ends.coloured(whole), end.exit) == end.cause
+
+
+@pytest.mark.parametrize(
+    "end", [end for end in ALL if end.exit == Exit(code=1) and end.lines], ids=lambda end: end.name
+)
+def test_the_launcher_behind_it_says_nothing(end: ends.End) -> None:
+    """Its own error repeats the whole command line, and names no cause."""
+    if "accelerate/commands" in "".join(end.lines):
+        pytest.skip("it is the launcher's own")
+    whole = [*ends.after_start(end.lines), *ends.LAUNCHER.splitlines()]
+    assert found(whole) == end.cause
+    assert found([*ends.on_the_page(whole), "[2026-02-01 17:36:18] [ERROR] Command exited with code 1"]) == end.cause
+
+
+@pytest.mark.parametrize("end", [end for end in ALL if end.lines], ids=lambda end: end.name)
+def test_what_was_survived_is_no_cause(end: ends.End) -> None:
+    """Behind it the training went on for hours, and then was killed: that is all there is to say."""
+    went_on = [*ends.after_start(end.lines), "steps:  98%|#########8| 39/40 [09:15<00:01,  1.00it/s, avr_loss=0.71]"]
+    assert found(went_on, Exit(signal=9)) == "killed from outside (SIGKILL)"
+    assert found(went_on, Exit(code=3)) == "ended without a word"
+
+
+@pytest.mark.parametrize(("name", "proof"), SAID, ids=lambda value: value if isinstance(value, str) else "")
+def test_every_example_means_its_row(name: str, proof: Says) -> None:
+    """The messages that the documentation shows."""
+    assert found([proof.example]) == name
+
+
+def test_every_row_has_an_output_that_gives_it() -> None:
+    """A row without one is a guess; rows of runs without progress are in the tests below."""
+    shown = {re.sub(r"\(\w+\)$", "({what})", end.cause) for end in ALL} | {end.cause for end in ALL}
+    for cause in CAUSES:
+        if any(isinstance(proof, (Says, Ends)) for proof in cause.shown):
+            assert cause.name in shown, cause.name
+
+
+def test_every_row_is_whole() -> None:
+    """A name of its own, a sentence, an advice, a proof, and only words that others know."""
+    assert len(BY_NAME) == len(CAUSES)
+    for cause in CAUSES:
+        assert cause.words.endswith((".", "{said}")), cause.name
+        assert cause.advice.endswith("."), cause.name
+        assert cause.shown, cause.name
+        assert cause.origin in (TRAINER, OUTSIDE, MACHINE, INPUT), cause.name
+        assert set(cause.remedies) <= set(REMEDIES), cause.name
+        assert (cause.name + cause.words + cause.advice).isascii(), cause.name
+
+
+def test_no_line_takes_long() -> None:
+    """A line without end, as binary data or a command gives it, is searched once per row, not once per letter."""
+    for name, proof in SAID:
+        assert not proof.pattern.pattern.startswith((".*", "(?:.*")), name
+
+
+def test_causes_that_others_name_are_in_the_table() -> None:
+    """A diagnosis that is made elsewhere in the supervisor has its row."""
+    for path in Path(fluxguard.supervisor.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Diagnosis":
+                for word in node.keywords:
+                    if word.arg == "cause" and isinstance(word.value, ast.Constant):
+                        assert word.value.value in BY_NAME, path.name
+
+
+HOST = Host(available=GIB // 4, total=32 * GIB, swap_used=1 * GIB, swap_total=16 * GIB)
+ROOM = Host(available=20 * GIB, total=32 * GIB)
+FULL_GROUP = Host(available=20 * GIB, total=64 * GIB, cgroup_used=int(15.9 * GIB), cgroup_limit=16 * GIB)
+KILLED = "killed from outside (SIGKILL)"
+
+
+@pytest.mark.parametrize(
+    ("exit", "host", "kills", "cause"),
+    [
+        (Exit(signal=9), None, True, "system memory full"),
+        (Exit(code=137), None, True, "system memory full"),
+        (Exit(signal=9), HOST, False, "system memory full"),
+        (Exit(signal=9), FULL_GROUP, False, "system memory full"),
+        (Exit(code=3221225477), HOST, False, "system memory full"),
+        (Exit(code=-1073741819), HOST, False, "system memory full"),
+        (Exit(code=3221225773), None, False, "system memory full"),
+        (Exit(signal=9), ROOM, False, KILLED),
+        (Exit(signal=9), Host(), False, KILLED),
+        (Exit(signal=9), None, False, KILLED),
+        (Exit(code=1), HOST, False, "ended without a word"),
+        (Exit(code=1), None, True, "ended without a word"),
+        (Exit(signal=15), HOST, True, "killed from outside (SIGTERM)"),
+        (Exit(code=3221225477), ROOM, False, "crashed (0xC0000005)"),
+    ],
+)  # fmt: skip
+def test_memory_is_blamed_only_with_counters(exit: Exit, host: Host | None, kills: bool, cause: str) -> None:
+    """The kernel's count, or memory that was nearly gone; unknown is neither."""
+    diagnosis = diagnose(ENDED, Evidence(exit=exit, host=host, out_of_memory=kills))
+    assert diagnosis.cause == cause
+    assert diagnosis.again == (cause not in ("system memory full",))
+
+
+def test_a_launcher_that_saw_the_kill_counts_too() -> None:
+    """Its own exit code is 1."""
+    lines = ["subprocess.CalledProcessError: Command '['python']' died with <Signals.SIGKILL: 9>."]
+    assert found(lines, out_of_memory=True) == "system memory full"
+    assert found(lines) == KILLED
+
+
+def test_a_request_to_stop_is_no_matter_of_workers() -> None:
+    """Ctrl-C reaches the loader workers too, and the trainer then misses them."""
+    lines = ["Traceback (most recent call last):", "KeyboardInterrupt", "", ends.CHAINED, "", ends.HEAD]
+    lines.append("RuntimeError: DataLoader worker (pid(s) 77, 78) exited unexpectedly")
+    assert found(lines) == "killed from outside (SIGINT)"
+    assert found(lines[-2:]) == "loader worker killed"
+
+
+def test_a_worker_that_was_killed_for_memory_is_a_matter_of_memory() -> None:
+    """The trainer itself ends with an error then."""
+    lines = ["RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed."]
+    assert found(lines, out_of_memory=True) == "system memory full"
+    assert found(lines) == "loader worker killed"
+
+
+@pytest.mark.parametrize(
+    ("lines", "phase", "again", "remedies"),
+    [
+        (["torch.OutOfMemoryError: CUDA out of memory."], "step", False, (MORE_SWAP,)),
+        (["torch.OutOfMemoryError: CUDA out of memory."], "sampling", False, (NO_SAMPLING, MORE_SWAP)),
+        (
+            [
+                "Traceback (most recent call last):",
+                '  File "library/flux_train_utils.py", line 139, in sample_image_inference',
+                "torch.OutOfMemoryError: CUDA out of memory.",
+            ],
+            "step",
+            False,
+            (NO_SAMPLING, MORE_SWAP),
+        ),
+        (["RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."], "step", True, (FEWER_WORKERS,)),
+        (["zipfile.BadZipFile: Bad CRC-32 for file 'a'"], "step", True, (CACHE_ASIDE,)),
+        (["OSError: [Errno 28] No space left on device"], "sampling", False, ()),
+        (["ValueError: nobody knows"], "step", True, ()),
+        (["ValueError: nobody knows"], "sampling", True, (NO_SAMPLING,)),
+    ],
+)  # fmt: skip
+def test_what_another_attempt_may_do_otherwise(
+    lines: list[str], phase: str, again: bool, remedies: tuple[str, ...]
+) -> None:
+    """What ended in sampling can do without it; what would end the same has a remedy or none."""
+    symptom = Symptom(kind="ended", phase=phase, since=0.2)
+    diagnosis = diagnose(symptom, Evidence(exit=Exit(code=1), lines=lines))
+    assert (diagnosis.again, diagnosis.remedies) == (again, remedies)
+
+
+CARD = Card(index=0, used=23 * GIB, total=24 * GIB, utilisation=100.0, watts=90.0, watt_limit=230.0)
+WORKING = Card(index=0, used=12 * GIB, total=24 * GIB, utilisation=100.0, watts=200.0, watt_limit=230.0)
+FULL = Card(index=0, used=int(23.9 * GIB), total=24 * GIB, utilisation=98.0, watts=200.0, watt_limit=230.0)
+STOPPED = Usage(1.0, 0, ((5, "python", "sleeping"), (6, "python", "stopped")))
+ON_CPU = "accelerator device: cpu"
+IN_KERNEL = Usage(1.0, 0, ((5, "python", "disk-sleep"),))
+
+
+def hang(kind: str = "stuck", phase: str = "step", what: str = "", name: str = "", then: str = "restart") -> Symptom:
+    """Return the symptom of a run without progress."""
+    return Symptom(kind=kind, phase=phase, since=301.0, limit=300.0, what=what, name=name, then=then)
+
+
+def stack(function: str) -> dict[int, str]:
+    """Return the stacks of a process that stands in a function."""
+    return {
+        5: f"Process 5: python x --save_state\n    {function} (somewhere.py:158)\n    train (train_network.py:1415)"
+    }
+
+
+@pytest.mark.parametrize(
+    ("symptom", "evidence", "cause"),
+    [
+        (hang(), Evidence(), "no progress (step)"),
+        (hang(), Evidence(cards=(CARD,), system="linux"), "GPU busy without work"),
+        (hang(phase="first step"), Evidence(cards=(CARD,), system="linux"), "GPU busy without work"),
+        (hang(phase="saving"), Evidence(cards=(CARD,), system="linux"), "no progress (saving)"),
+        (hang(), Evidence(cards=(WORKING,), system="linux"), "no progress (step)"),
+        (hang(), Evidence(cards=(Card(index=0),), system="linux"), "no progress (step)"),
+        (hang(), Evidence(cards=(FULL,), system="linux"), "no progress (step)"),
+        (hang(), Evidence(cards=(FULL,), system="win32"), "GPU memory spilled"),
+        (hang(), Evidence(host=HOST), "no progress (step)"),
+        (
+            hang("idle", "load"),
+            Evidence(host=Host(available=0, total=32 * GIB, swap_used=12 * GIB, swap_total=16 * GIB)),
+            "system memory swapping",
+        ),
+        (hang("idle"), Evidence(usage=STOPPED), "trainer stopped"),
+        (hang("idle"), Evidence(usage=STOPPED, workers=frozenset({6})), "loader worker stopped"),
+        (hang("idle"), Evidence(usage=IN_KERNEL), "disk or driver"),
+        (hang("idle"), Evidence(usage=IN_KERNEL, stacks=stack("save_state")), "saving"),
+        (hang("overdue", what="block swap"), Evidence(), "block swap"),
+        (hang("overdue", what="a batch from the loader"), Evidence(), "loader worker"),
+        (hang("overdue", what="reading /data/a.npz"), Evidence(), "file read"),
+        (hang("overdue", what="barrier (rank 3 did not come)"), Evidence(), "barrier"),
+        (hang("overdue", what="sampling an image"), Evidence(), "sampling"),
+        (hang("overdue", what="something else"), Evidence(), "wait"),
+        (hang(), Evidence(stacks=stack("_wait_blocks_move")), "block swap"),
+        (hang(), Evidence(stacks=stack("_try_get_data")), "loader worker"),
+        (hang(), Evidence(stacks=stack("wait_for_everyone")), "barrier"),
+        (hang(), Evidence(stacks=stack("all_reduce_network")), "collective"),
+        (hang(phase="sampling"), Evidence(stacks=stack("sample_image_inference")), "sampling"),
+        (hang(phase="latent cache"), Evidence(stacks=stack("load_latents_from_disk")), "cache read"),
+        (hang(phase="tokenizers"), Evidence(stacks=stack("hf_hub_download")), "download stuck"),
+        (hang(phase="trackers"), Evidence(stacks=stack("init_trackers")), "tracker"),
+        (hang("idle", "load"), Evidence(cards=(WORKING,), lines=[ON_CPU]), "training on the CPU"),
+        (hang("idle", "load"), Evidence(cards=(), lines=[ON_CPU]), "no progress (load)"),
+        (hang("idle"), Evidence(xids=("Xid 79 (GPU has fallen off the bus)",)), "GPU lost"),
+        (hang("idle"), Evidence(xids=("NVRM: Xid (PCI:0000:01:00): 94, pid=7",)), "GPU memory faulty"),
+        (hang("idle"), Evidence(xids=("Xid 62",)), "GPU fault"),
+        (hang("watched log", what="loss: not finite", name="loss"), Evidence(), "watched log: loss"),
+    ],
+)  # fmt: skip
+def test_a_run_without_progress_has_a_cause(symptom: Symptom, evidence: Evidence, cause: str) -> None:
+    """By what is stopped, by the wait that is open, by the stacks, by the figures, else by its phase."""
+    diagnosis = diagnose(symptom, evidence)
+    assert diagnosis.cause == cause
+    assert diagnosis.proof
+    assert diagnosis.words.endswith(".")
+
+
+def test_every_row_of_runs_without_progress_is_met() -> None:
+    """Rows that only waits, figures or last words prove are in the table above, or are phases."""
+    met = {mark[2] for mark in test_a_run_without_progress_has_a_cause.pytestmark[0].args[1]}  # type: ignore[attr-defined]
+    others = {f"no progress ({phase})" for phase in PHASES} | {"watched log: {what}", "disk full", "could not start"}
+    for cause in CAUSES:
+        if all(isinstance(proof, (Waits, Seen)) for proof in cause.shown):
+            assert cause.name in met | others, cause.name
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_phase_has_a_row(phase: str) -> None:
+    """Whatever a training does, it may stop doing it."""
+    diagnosis = diagnose(hang("idle", phase), Evidence())
+    assert diagnosis.cause == f"no progress ({phase})"
+    assert BY_NAME[diagnosis.cause].advice == diagnosis.advice
+
+
+def test_a_pattern_of_the_users_own_may_stop_the_run() -> None:
+    """It says so itself."""
+    again = diagnose(hang("watched log", what="loss: not finite", name="loss"), Evidence())
+    never = diagnose(hang("watched log", what="loss: not finite", name="loss", then="stop"), Evidence())
+    assert (again.again, never.again) == (True, False)
+    assert "not finite" in again.words
+
+
+def test_figures_of_the_machine_do_not_explain_an_end_that_says_why() -> None:
+    """A report of the driver that any faulty program causes, and memory that is low, stand beside the error."""
+    lines = ["ValueError: nobody knows"]
+    assert found(lines, xids=("Xid 13",), host=HOST, cards=(CARD,)) == "error in the trainer (ValueError)"
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
+def test_every_row_can_be_named_from_elsewhere(cause: Cause) -> None:
+    """With every hole of its texts filled."""
+    diagnosis = named(cause.name, "a line", what="x")
+    assert "{" not in diagnosis.cause + diagnosis.words + diagnosis.advice
+    assert diagnosis.place
+
+
+@pytest.mark.parametrize(
+    "proof", [p for c in CAUSES for p in c.shown if isinstance(p, Told)], ids=lambda proof: proof.cause
+)
+def test_the_guards_last_words_have_their_row(proof: Told) -> None:
+    """By the cause that they name."""
+    words = {
+        "cause": proof.cause,
+        "verdict": "again",
+        "what": "something",
+        "limit": 2.0,
+        "waited": 2.1,
+        "file": "a.npz",
+    }
+    diagnosis = diagnose(hang("given up"), Evidence(last_words=words))
+    assert diagnosis.cause == proof.cause
+    assert diagnosis.proof == ("the guard's last words: something",)
+
+
+def test_a_disk_without_room_is_known_by_itself() -> None:
+    """Also when the trainer could not say so."""
+    assert found([], disk_full=True) == "disk full"
+    assert found([], Exit(error="No such file or directory: 'python9'")) == "could not start"
+
+
+def test_judgements_are_few() -> None:
+    """Rows that no pattern proves are named here, so that none is added without a thought."""
+    judged = {cause.name for cause in CAUSES if any(isinstance(proof, Judged) for proof in cause.shown)}
+    assert judged == {
+        "error in sampling ({what})",
+        "error in the trainer ({what})",
+        "the same error again and again",
+        "loss not finite",
+        "machine restarted",
+        "no verified weights",
+        "output folder gone",
+        "wrong number of steps",
+        "ended without a word",
+    }
