@@ -108,7 +108,8 @@ class Field:
         finally:
             play.end()
         if not broken:
-            shutil.rmtree(play.folder, ignore_errors=True)
+            for folder in (play.run.beats(), play.folder):
+                shutil.rmtree(folder, ignore_errors=True)
         seconds = round(time.monotonic() - began, 1)
         return Ruling(kind=kind.name, seed=seed, moment=play.moment, facts=facts, broken=broken, seconds=seconds)
 

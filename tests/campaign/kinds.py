@@ -109,7 +109,7 @@ CRASHES = (
     ),
     Kind(name="GPU memory full once", right=finishes("GPU memory full"), before=do.asked("step.oom", at_step=True)),
     Kind(
-        name="GPU memory full always", right=stops("GPU memory full", incidents=(1, 4)), curable=True,
+        name="GPU memory full always", right=stops("GPU memory full", incidents=(1, 8)), curable=True,
         before=do.asked("step.oom", "always", at_step=True),
     ),
     Kind(

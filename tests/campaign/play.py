@@ -237,10 +237,12 @@ class Play:
 
 
 def _attempt(process: psutil.Process) -> str | None:
+    """Return the attempt of a process, an empty text for one of no attempt, or None when it is just ending."""
     try:
-        return process.environ().get(ATTEMPT_VARIABLE, "")
+        found = process.environ()
     except psutil.Error:
         return None
+    return found.get(ATTEMPT_VARIABLE, "") if found else None
 
 
 def _line(process: psutil.Process) -> list[str]:

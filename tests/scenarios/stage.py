@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -125,3 +126,4 @@ class Stage:
         for process in self.living():
             with contextlib.suppress(psutil.Error):
                 process.kill()
+        shutil.rmtree(self.run.beats(), ignore_errors=True)
