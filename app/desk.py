@@ -14,10 +14,11 @@ from fluxguard.clock import SystemClock
 from fluxguard.errors import FluxguardError, InputError
 from fluxguard.launch import masking
 from fluxguard.rundir import RunDir, read_json
-from fluxguard.supervisor import ledger, snapshot, status, stopping
-from fluxguard.supervisor.identity import Identity
-from fluxguard.supervisor.readings import readings
-from fluxguard.supervisor.snapshot import Points
+from fluxguard.supervisor import ledger, stopping
+from fluxguard.supervisor.sensing.identity import Identity
+from fluxguard.supervisor.showing import snapshot, status
+from fluxguard.supervisor.showing.readings import readings
+from fluxguard.supervisor.showing.snapshot import Points
 
 from . import start, view
 from .runs import Registry, Run

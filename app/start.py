@@ -12,9 +12,10 @@ from fluxguard.errors import InputError
 from fluxguard.launch import masking, trainsh
 from fluxguard.patching import is_hardened
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import foreground, status
+from fluxguard.supervisor import foreground
 from fluxguard.supervisor import order as orders
-from fluxguard.supervisor.identity import Identity
+from fluxguard.supervisor.sensing.identity import Identity
+from fluxguard.supervisor.showing import status
 
 from .runs import Run
 

@@ -14,8 +14,8 @@ from fluxguard.cli import app
 from fluxguard.clock import FakeClock
 from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import incident as incidents
-from fluxguard.supervisor.diagnosis import Evidence
+from fluxguard.supervisor.causes.diagnosis import Evidence
+from fluxguard.supervisor.incidents import incident as incidents
 from fluxguard.supervisor.incidents.scene import Scene
 from fluxguard.supervisor.ledger import Ledger
 from tests.supervisor.incidents.made import EVIL, incident

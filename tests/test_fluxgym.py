@@ -18,7 +18,8 @@ import pytest
 from fluxguard.clock import SystemClock
 from fluxguard.errors import FluxguardError
 from fluxguard.rundir import RunDir, write_json
-from fluxguard.supervisor import status, stopping
+from fluxguard.supervisor import stopping
+from fluxguard.supervisor.showing import status
 from tests.conftest import ROOT
 from tests.supervisor.conftest import FAKE
 

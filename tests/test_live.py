@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from fluxguard.cli import live
-from fluxguard.supervisor.eta import Pace
-from fluxguard.supervisor.snapshot import Left, Snapshot
-from fluxguard.supervisor.status import Status
+from fluxguard.supervisor.showing.eta import Pace
+from fluxguard.supervisor.showing.snapshot import Left, Snapshot
+from fluxguard.supervisor.showing.status import Status
 from fluxguard.supervisor.timeline import Point
 
 GIB = 1 << 30

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fluxguard.supervisor.notifying import VARIABLE
+from fluxguard.supervisor.messages.notifying import VARIABLE
 from tests.supervisor.receivers import SECRET, receiver
 from tests.test_cli import OUTER, Command, assert_one_line
 

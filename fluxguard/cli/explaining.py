@@ -13,7 +13,7 @@ from fluxguard.cli.options import AsJson
 from fluxguard.cli.verbs import app
 
 if TYPE_CHECKING:
-    from fluxguard.supervisor.explaining import Explanation
+    from fluxguard.supervisor.causes.explaining import Explanation
 
 
 @app.command()
@@ -24,7 +24,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Say why a training ended: cause, proof, and what to do. Exit code 1 when nothing says why."""
-    from fluxguard.supervisor import explaining
+    from fluxguard.supervisor.causes import explaining
 
     found = explaining.explain(log_or_dir)
     if as_json:

@@ -15,7 +15,7 @@ from fluxguard.cli.options import AsJson, OutputDir
 from fluxguard.cli.verbs import app
 
 if TYPE_CHECKING:
-    from fluxguard.supervisor.holding import Held, Holding
+    from fluxguard.supervisor.checkpoints.holding import Held, Holding
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -27,7 +27,7 @@ def states(
     as_json: AsJson = False,
 ) -> None:
     """List the states of a training: step, verdict, and which one the next start uses. Exit code 1 when none can be."""
-    from fluxguard.supervisor import holding
+    from fluxguard.supervisor.checkpoints import holding
 
     now = time.time()
     found = holding.look(output_dir, now=now, verify=verify)

@@ -12,11 +12,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from fluxguard.supervisor.durations import said
-from fluxguard.supervisor.readings import UNKNOWN, readings
+from fluxguard.supervisor.showing.durations import said
+from fluxguard.supervisor.showing.readings import UNKNOWN, readings
 
 if TYPE_CHECKING:
-    from fluxguard.supervisor.snapshot import Snapshot
+    from fluxguard.supervisor.showing.snapshot import Snapshot
 
 SHOWN_LINES = 8
 _SHOWN_INCIDENTS = 4

@@ -17,7 +17,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Say how a run is: state, step, incidents. Exit code 1 when it is stopped."""
-    from fluxguard.supervisor import status as statuses
+    from fluxguard.supervisor.showing import status as statuses
 
     seen = statuses.read(RunDir(output_dir))
     if seen is None:

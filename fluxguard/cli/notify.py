@@ -14,8 +14,8 @@ from fluxguard.cli.verbs import app
 from fluxguard.errors import InputError
 
 if TYPE_CHECKING:
+    from fluxguard.supervisor.messages.posting import Postbox
     from fluxguard.supervisor.order import Order
-    from fluxguard.supervisor.posting import Postbox
 
 _HELP = "A URL of Apprise that is told how the run goes (docs/notify.md); may be repeated. Also: FLUXGUARD_NOTIFY."
 
@@ -37,7 +37,7 @@ def urls(given: list[str] | None) -> tuple[str, ...]:
 
     So the supervisor that takes over from this one knows it too, and no command line does. Raises InputError.
     """
-    from fluxguard.supervisor import notifying, posting
+    from fluxguard.supervisor.messages import notifying, posting
 
     found = notifying.urls(given or (), os.environ.get(notifying.VARIABLE, ""))
     if found:
@@ -49,7 +49,7 @@ def urls(given: list[str] | None) -> tuple[str, ...]:
 def postbox(order: Order, found: tuple[str, ...], level: Level, notes: list[str]) -> Postbox | None:
     """Return what tells people of a run, or None when nobody is to be told; a note says so when somebody was before."""
     from fluxguard.clock import SystemClock
-    from fluxguard.supervisor import posting
+    from fluxguard.supervisor.messages import posting
 
     if not found:
         if posting.was_told(order.run):
@@ -60,7 +60,7 @@ def postbox(order: Order, found: tuple[str, ...], level: Level, notes: list[str]
 
 def without_urls(words: list[str]) -> list[str]:
     """Return the words of a command line without the URLs, which the environment holds by now."""
-    from fluxguard.supervisor import notifying
+    from fluxguard.supervisor.messages import notifying
 
     return notifying.without_urls(words)
 
@@ -73,7 +73,7 @@ def notify_test(
     ] = None,
 ) -> None:
     """Send a test message to each URL. Exit code 1 when one does not take it."""
-    from fluxguard.supervisor import notifying, posting
+    from fluxguard.supervisor.messages import notifying, posting
 
     found = urls(given)
     if not found:

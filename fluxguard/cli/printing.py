@@ -61,7 +61,7 @@ class Screen:
         self.show(("" if self._fresh_line else "\n").encode() + f"{text}\n".encode())
 
     def tell(self, event: Event) -> None:
-        from fluxguard.supervisor.telling import text
+        from fluxguard.supervisor.showing.telling import text
 
         said = text(event)
         if said is not None:

@@ -16,7 +16,7 @@ from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir
 
 if TYPE_CHECKING:
-    from fluxguard.supervisor.incident import Incident
+    from fluxguard.supervisor.incidents.incident import Incident
 
 _ALL = "all"
 
@@ -31,7 +31,7 @@ def incident_(
     as_json: AsJson = False,
 ) -> None:
     """Show what happened in an incident: the cause, the proof, what was done and why."""
-    from fluxguard.supervisor import incident as incidents
+    from fluxguard.supervisor.incidents import incident as incidents
     from fluxguard.supervisor.incidents import markdown, page
 
     run = RunDir(output_dir)
@@ -58,7 +58,7 @@ def incident_(
 
 
 def _chosen(run: RunDir, number: str) -> int | None:
-    from fluxguard.supervisor import incident as incidents
+    from fluxguard.supervisor.incidents import incident as incidents
 
     known = incidents.numbers(run)
     if not number:
@@ -70,7 +70,7 @@ def _chosen(run: RunDir, number: str) -> int | None:
 
 
 def _list(run: RunDir, *, as_json: bool) -> None:
-    from fluxguard.supervisor import incident as incidents
+    from fluxguard.supervisor.incidents import incident as incidents
 
     found = [
         one

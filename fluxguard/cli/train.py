@@ -21,8 +21,8 @@ from fluxguard.rundir import RunDir
 if TYPE_CHECKING:
     from fluxguard.supervisor.learning import Chosen
     from fluxguard.supervisor.ledger import Event
+    from fluxguard.supervisor.messages.posting import Postbox
     from fluxguard.supervisor.order import Order
-    from fluxguard.supervisor.posting import Postbox
     from fluxguard.supervisor.supervise import Outcome
 
 
@@ -51,8 +51,8 @@ def supervise(
     Ctrl-C only detaches: the run goes on, and so does its supervision.
     """
     from fluxguard import patching
-    from fluxguard.supervisor import following
     from fluxguard.supervisor import order as orders
+    from fluxguard.supervisor.showing import following
 
     told = telling.urls(notify)
     words = tuple(command or ())
@@ -111,7 +111,7 @@ def _detached(run: RunDir) -> str:
 
 
 def _follow(run: RunDir, arguments: list[str], notes: Sequence[str]) -> int:
-    from fluxguard.supervisor import following
+    from fluxguard.supervisor.showing import following
 
     screen = printing.Screen()
     for note in notes:
@@ -149,7 +149,7 @@ class _Teller:
         self._notes = notes
 
     def tell(self, event: Event) -> None:
-        from fluxguard.supervisor.telling import text
+        from fluxguard.supervisor.showing.telling import text
 
         while self._notes:
             printing.line_at(event.at, self._notes.pop(0))

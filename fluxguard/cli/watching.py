@@ -18,7 +18,7 @@ from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir
 
 if TYPE_CHECKING:
-    from fluxguard.supervisor.snapshot import Points, Snapshot
+    from fluxguard.supervisor.showing.snapshot import Points, Snapshot
 
 _INTERVAL = 2.0
 _SHARE = 10.0
@@ -55,7 +55,7 @@ def watch(
 
 def hint(folder: Path) -> str:
     """Return why there is nothing to show in a folder, and where there would be."""
-    from fluxguard.supervisor import snapshot
+    from fluxguard.supervisor.showing import snapshot
 
     runs = snapshot.runs_in(folder)
     if runs:
@@ -76,14 +76,14 @@ class Runs:
 
     def look(self) -> list[Snapshot]:
         """Return what is to be seen now; nothing where no run is."""
-        from fluxguard.supervisor import snapshot
+        from fluxguard.supervisor.showing import snapshot
 
         one = self._one(RunDir(self._folder))
         found = [one] if one is not None else [self._one(run) for run in snapshot.runs_in(self._folder)]
         return [each for each in found if each is not None]
 
     def _one(self, run: RunDir) -> Snapshot | None:
-        from fluxguard.supervisor import snapshot
+        from fluxguard.supervisor.showing import snapshot
 
         known = self._points.setdefault(run.output_dir, snapshot.Points(run))
         return snapshot.read(run, self._clock, known)

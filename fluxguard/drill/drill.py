@@ -18,8 +18,8 @@ from fluxguard.errors import FluxguardError
 from fluxguard.heartbeat import Beat
 from fluxguard.launch import trainsh
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import status as statuses
-from fluxguard.supervisor.status import Status
+from fluxguard.supervisor.showing import status as statuses
+from fluxguard.supervisor.showing.status import Status
 
 _LOOK = 0.05
 _LONGEST = 240.0

@@ -13,11 +13,11 @@ from pathlib import Path
 from fluxguard import heartbeat
 from fluxguard.heartbeat import Beat
 from fluxguard.rundir import ATTEMPT_VARIABLE, LIMITS_VARIABLE, RUN_VARIABLE, RunDir, read_json, write_json
-from fluxguard.supervisor import processes
-from fluxguard.supervisor.identity import Identity
+from fluxguard.supervisor.detecting.observation import Exit
 from fluxguard.supervisor.ledger import Event, Ledger, newest
-from fluxguard.supervisor.observation import Exit
-from fluxguard.supervisor.output import Shown
+from fluxguard.supervisor.sensing import processes
+from fluxguard.supervisor.sensing.identity import Identity
+from fluxguard.supervisor.sensing.output import Shown
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 

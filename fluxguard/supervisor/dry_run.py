@@ -9,15 +9,16 @@ from dataclasses import replace
 
 from fluxguard.launch import masking
 from fluxguard.launch.command import Refusal
-from fluxguard.supervisor import evidence, record, restart, setback
+from fluxguard.supervisor import record, restart, setback
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.diagnosis import Diagnosis
+from fluxguard.supervisor.causes.diagnosis import Diagnosis
+from fluxguard.supervisor.checkpoints.states import Sealed
+from fluxguard.supervisor.incidents import evidence
 from fluxguard.supervisor.policy import Decision
-from fluxguard.supervisor.processes import Ending
 from fluxguard.supervisor.restart import Restart
-from fluxguard.supervisor.sensors import Sensors
+from fluxguard.supervisor.sensing.processes import Ending
+from fluxguard.supervisor.sensing.sensors import Sensors
 from fluxguard.supervisor.setback import Gathered
-from fluxguard.supervisor.states import Sealed
 from fluxguard.supervisor.supervise import Outcome, Supervision
 from fluxguard.supervisor.watch import Watched
 

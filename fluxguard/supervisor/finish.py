@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from fluxguard.supervisor import weights
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.diagnosis import Diagnosis
-from fluxguard.supervisor.states import Plan
+from fluxguard.supervisor.causes.diagnosis import Diagnosis
+from fluxguard.supervisor.checkpoints import weights
+from fluxguard.supervisor.checkpoints.states import Plan
 from fluxguard.supervisor.trainee import Trainee
 
 UNNAMED = "finished (exit code 0; no weights were named that could be verified)"

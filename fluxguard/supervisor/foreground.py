@@ -15,14 +15,15 @@ from typing import Any
 from fluxguard.clock import SystemClock
 from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import admission, processes, settling
+from fluxguard.supervisor import admission, settling
 from fluxguard.supervisor import ledger as ledgers
 from fluxguard.supervisor.dry_run import DryRun
 from fluxguard.supervisor.learning import Chosen
 from fluxguard.supervisor.ledger import Ledger, Subscriber
+from fluxguard.supervisor.messages.posting import Postbox
 from fluxguard.supervisor.order import Order
 from fluxguard.supervisor.ownership import owned, owner
-from fluxguard.supervisor.posting import Postbox
+from fluxguard.supervisor.sensing import processes
 from fluxguard.supervisor.supervise import Outcome, Supervision
 
 _log = logging.getLogger(__name__)

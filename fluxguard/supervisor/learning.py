@@ -14,7 +14,7 @@ from typing import Any
 
 from fluxguard.heartbeat import Beat
 from fluxguard.limits import Limits, PhaseLimit
-from fluxguard.supervisor.observation import History
+from fluxguard.supervisor.detecting.observation import History
 
 WAITS = {
     "block_swap": ("longest_swap", "block swap", ("step",)),

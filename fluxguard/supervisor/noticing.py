@@ -9,9 +9,9 @@ from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import timeline
 from fluxguard.supervisor.attempt import Attempt
+from fluxguard.supervisor.detecting.observation import History
+from fluxguard.supervisor.detecting.troubles import Trouble, of_beat, troubles
 from fluxguard.supervisor.ledger import Event, Ledger
-from fluxguard.supervisor.observation import History
-from fluxguard.supervisor.troubles import Trouble, of_beat, troubles
 
 
 def notice(

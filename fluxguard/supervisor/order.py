@@ -18,9 +18,10 @@ from fluxguard.launch.flags import Flags, final_weights
 from fluxguard.launch.trainer import Trainer, find, script_index
 from fluxguard.limits import Limits, SaveLimits
 from fluxguard.rundir import RunDir, read_json
-from fluxguard.supervisor import learning, patterns
+from fluxguard.supervisor import learning
+from fluxguard.supervisor.checkpoints.states import Plan
+from fluxguard.supervisor.detecting import patterns
 from fluxguard.supervisor.learning import Chosen
-from fluxguard.supervisor.states import Plan
 from fluxguard.supervisor.trainee import Trainee
 
 

@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from fluxguard.errors import InputError, RunOwned
 from fluxguard.limits import ELSEWHERE
 from fluxguard.rundir import RunDir, read_json, write_json
-from fluxguard.supervisor.identity import Identity
+from fluxguard.supervisor.sensing.identity import Identity
 
 _log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from fluxguard.launch.remedies import Change
 from fluxguard.limits import Limits
-from fluxguard.supervisor.diagnosis import Diagnosis
-from fluxguard.supervisor.signatures import MACHINE, OUTSIDE, TRAINER
+from fluxguard.supervisor.causes.diagnosis import Diagnosis
+from fluxguard.supervisor.causes.signatures import MACHINE, OUTSIDE, TRAINER
 
 
 @dataclass(frozen=True, kw_only=True)

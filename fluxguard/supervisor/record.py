@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import states
-from fluxguard.supervisor.heals import Heal
+from fluxguard.supervisor.causes.signatures import TRAINER
+from fluxguard.supervisor.checkpoints import states
+from fluxguard.supervisor.checkpoints.states import Plan, Sealed
 from fluxguard.supervisor.ledger import Event, Ledger, newest
 from fluxguard.supervisor.policy import Setback
-from fluxguard.supervisor.signatures import TRAINER
-from fluxguard.supervisor.states import Plan, Sealed
+from fluxguard.supervisor.sensing.heals import Heal
 
 
 def began(ledger: Ledger) -> float:

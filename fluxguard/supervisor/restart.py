@@ -10,9 +10,10 @@ from fluxguard.clock import Clock
 from fluxguard.launch.command import Refusal, StartPoint
 from fluxguard.launch.remedies import CACHE_ASIDE, Change
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import mending, pace, states, timeline
-from fluxguard.supervisor.diagnosis import Diagnosis
-from fluxguard.supervisor.states import Plan, Sealed, State
+from fluxguard.supervisor import mending, pace, timeline
+from fluxguard.supervisor.causes.diagnosis import Diagnosis
+from fluxguard.supervisor.checkpoints import states
+from fluxguard.supervisor.checkpoints.states import Plan, Sealed, State
 from fluxguard.supervisor.trainee import Trainee
 
 

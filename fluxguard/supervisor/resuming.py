@@ -15,8 +15,9 @@ from fluxguard.launch.job import COMMAND_LINE
 from fluxguard.launch.looks import MASK
 from fluxguard.limits import ELSEWHERE
 from fluxguard.rundir import FOLDER, RunDir, read_json
-from fluxguard.supervisor import foreground, ownership, processes, record
+from fluxguard.supervisor import foreground, ownership, record
 from fluxguard.supervisor import ledger as ledgers
+from fluxguard.supervisor.sensing import processes
 
 _LOOK = 1.0
 _NOT_LOOKED_INTO = re.compile(r"\..*|old-\d{8}-\d{6}|.*-state|sample")

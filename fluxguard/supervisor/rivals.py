@@ -14,7 +14,7 @@ from fluxguard.errors import InputError
 from fluxguard.launch import trainer
 from fluxguard.launch.flags import Flags
 from fluxguard.rundir import ATTEMPT_VARIABLE, RUN_VARIABLE, RunDir
-from fluxguard.supervisor.identity import UNSEEN
+from fluxguard.supervisor.sensing.identity import UNSEEN
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,21 @@ from fluxguard.launch.command import Refusal
 from fluxguard.launch.remedies import Change
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import evidence, incident, machine, noticing, processes, record
+from fluxguard.supervisor import noticing, record
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.detectors import Symptom
-from fluxguard.supervisor.diagnosis import Diagnosis, Evidence, diagnose
-from fluxguard.supervisor.incident import Case
-from fluxguard.supervisor.incidents import recorder, scrubbing, slices
+from fluxguard.supervisor.causes.diagnosis import Diagnosis, Evidence, diagnose
+from fluxguard.supervisor.detecting.detectors import Symptom
+from fluxguard.supervisor.detecting.observation import History
+from fluxguard.supervisor.detecting.troubles import troubles
+from fluxguard.supervisor.incidents import evidence, incident, recorder, scrubbing, slices
 from fluxguard.supervisor.incidents.bounded import Task
+from fluxguard.supervisor.incidents.incident import Case
 from fluxguard.supervisor.incidents.scene import Scene
 from fluxguard.supervisor.ledger import Ledger
-from fluxguard.supervisor.observation import History
 from fluxguard.supervisor.policy import Decision, Setback, decide, dice
 from fluxguard.supervisor.restart import Restart
+from fluxguard.supervisor.sensing import machine, processes
 from fluxguard.supervisor.trainee import Trainee
-from fluxguard.supervisor.troubles import troubles
 
 _log = logging.getLogger(__name__)
 

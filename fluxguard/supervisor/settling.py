@@ -14,7 +14,9 @@ from fluxguard.errors import InputError
 from fluxguard.launch import job, masking
 from fluxguard.rundir import FOLDER, RunDir, read_json, write_json
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import ledger, patterns, record, remembering, weights
+from fluxguard.supervisor import ledger, record, remembering
+from fluxguard.supervisor.checkpoints import weights
+from fluxguard.supervisor.detecting import patterns
 from fluxguard.supervisor.learning import Chosen
 from fluxguard.supervisor.order import Order
 

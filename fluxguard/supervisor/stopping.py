@@ -7,12 +7,15 @@ from fluxguard.clock import Clock
 from fluxguard.errors import InputError
 from fluxguard.limits import Limits, WatchLimits
 from fluxguard.rundir import RunDir, write_json
-from fluxguard.supervisor import admission, processes, record, states, status
+from fluxguard.supervisor import admission, record
 from fluxguard.supervisor import attempt as attempts
+from fluxguard.supervisor.checkpoints import states
+from fluxguard.supervisor.detecting.observation import Observation
 from fluxguard.supervisor.ledger import Ledger, newest, read
-from fluxguard.supervisor.observation import Observation
 from fluxguard.supervisor.ownership import owned, owner
-from fluxguard.supervisor.sensors import Sensors
+from fluxguard.supervisor.sensing import processes
+from fluxguard.supervisor.sensing.sensors import Sensors
+from fluxguard.supervisor.showing import status
 
 _LOOK = 0.1
 _SAVING = "saving"

@@ -16,30 +16,28 @@ from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor import (
     finish,
     learning,
-    machine,
     mending,
     noticing,
-    output,
     ownership,
-    processes,
     record,
     remembering,
     restart,
     rivals,
     setback,
-    states,
     surroundings,
 )
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.diagnosis import Diagnosis
+from fluxguard.supervisor.causes.diagnosis import Diagnosis
+from fluxguard.supervisor.checkpoints import states
+from fluxguard.supervisor.checkpoints.quiet import Lister
+from fluxguard.supervisor.checkpoints.states import Plan, Sealed
+from fluxguard.supervisor.detecting.observation import History, Observation
 from fluxguard.supervisor.learning import Chosen, Learned
 from fluxguard.supervisor.ledger import Ledger
-from fluxguard.supervisor.observation import History, Observation
 from fluxguard.supervisor.policy import Decision
-from fluxguard.supervisor.quiet import Lister
 from fluxguard.supervisor.restart import Restart
-from fluxguard.supervisor.sensors import Sensors
-from fluxguard.supervisor.states import Plan, Sealed
+from fluxguard.supervisor.sensing import machine, output, processes
+from fluxguard.supervisor.sensing.sensors import Sensors
 from fluxguard.supervisor.surroundings import Surroundings
 from fluxguard.supervisor.trainee import Trainee
 from fluxguard.supervisor.watch import Watched, watch

@@ -10,10 +10,10 @@ from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor import ledger as ledgers
 from fluxguard.supervisor import ownership, rivals
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.diagnosis import Diagnosis
+from fluxguard.supervisor.causes.diagnosis import Diagnosis
+from fluxguard.supervisor.causes.signatures import OUTSIDE
+from fluxguard.supervisor.detecting.observation import Exit
 from fluxguard.supervisor.ledger import Ledger
-from fluxguard.supervisor.observation import Exit
-from fluxguard.supervisor.signatures import OUTSIDE
 
 _EVERY = 30.0
 _OTHERS_EVERY = 4

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fluxguard.rundir import VERSION, RunDir, write_whole
-from fluxguard.supervisor.observation import Observation
+from fluxguard.supervisor.detecting.observation import Observation
+from fluxguard.supervisor.detecting.signs import cards_of
 from fluxguard.supervisor.sensing.gpu import Card
-from fluxguard.supervisor.signs import cards_of
 
 _GIB = 1 << 30
 _END = 1 << 12

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fluxguard.launch.command import Refusal, StartPoint
 from fluxguard.launch.remedies import Change
-from fluxguard.supervisor.states import Plan
+from fluxguard.supervisor.checkpoints.states import Plan
 
 
 @dataclass(frozen=True, kw_only=True)

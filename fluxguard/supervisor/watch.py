@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from fluxguard.clock import Clock
 from fluxguard.limits import Limits
-from fluxguard.supervisor.detectors import Symptom, detect
-from fluxguard.supervisor.observation import History, Observation
+from fluxguard.supervisor.detecting.detectors import Symptom, detect
+from fluxguard.supervisor.detecting.observation import History, Observation
 
 _log = logging.getLogger(__name__)
 

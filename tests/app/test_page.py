@@ -21,8 +21,9 @@ from fluxguard.clock import SystemClock
 from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import ledger, status, stopping
+from fluxguard.supervisor import ledger, stopping
 from fluxguard.supervisor.ownership import owner
+from fluxguard.supervisor.showing import status
 from tests.conftest import ROOT, Spawn, Spawned
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]

@@ -11,7 +11,7 @@ from fluxguard.app.view import Launch
 
 from fluxguard.launch import masking
 from fluxguard.limits import PHASES
-from fluxguard.supervisor.readings import readings
+from fluxguard.supervisor.showing.readings import readings
 from fluxguard.supervisor.timeline import Point
 
 NOW = 1_700_000_000.0

@@ -17,7 +17,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from fluxguard import manifest
-from fluxguard.supervisor import verdicts
+from fluxguard.supervisor.checkpoints import verdicts
 from tests.bench.measure import Row
 
 _LAYERS, _ROWS, _COLUMNS = 304, 16, 9216

@@ -17,13 +17,13 @@ from fluxguard.clock import SystemClock
 from fluxguard.heartbeat import Heart
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir, write_json
-from fluxguard.supervisor import status
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.detectors import detect
-from fluxguard.supervisor.identity import Identity
+from fluxguard.supervisor.detecting.detectors import detect
+from fluxguard.supervisor.detecting.observation import History
 from fluxguard.supervisor.ledger import Ledger
-from fluxguard.supervisor.observation import History
-from fluxguard.supervisor.sensors import Sensors
+from fluxguard.supervisor.sensing.identity import Identity
+from fluxguard.supervisor.sensing.sensors import Sensors
+from fluxguard.supervisor.showing import status
 from tests.bench import house
 from tests.bench.measure import MEMORY, REPEATS, Row
 

@@ -19,7 +19,9 @@ from fluxguard import manifest
 from fluxguard.drill import drill, workshop
 from fluxguard.errors import StateUnusable
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import ledger, status, weights
+from fluxguard.supervisor import ledger
+from fluxguard.supervisor.checkpoints import weights
+from fluxguard.supervisor.showing import status
 from tests.campaign.judging import STOPPED, Facts, Right, Ruling, end, judge
 from tests.campaign.play import LOOK, Missed, Play
 

@@ -20,8 +20,9 @@ from fluxguard import heartbeat
 from fluxguard.drill.workshop import Workshop
 from fluxguard.rundir import ATTEMPT_VARIABLE, RunDir
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import ledger, processes
+from fluxguard.supervisor import ledger
 from fluxguard.supervisor.attempt import Attempt
+from fluxguard.supervisor.sensing import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINER = "flux_train_network.py"

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import ledger, processes
+from fluxguard.supervisor import ledger
+from fluxguard.supervisor.sensing import processes
 from tests.supervisor.conftest import FAKE
 
 KILLED = Path(__file__).parents[1] / "faults" / "killed_supervisor.py"

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import ledger, status
+from fluxguard.supervisor import ledger
+from fluxguard.supervisor.showing import status
 from tests.campaign.supervised import KILLED, LONGEST, Count, Training
 
 pytestmark = [

@@ -22,7 +22,7 @@ from fluxguard.launch import trainsh
 from fluxguard.launch.script import Script
 from fluxguard.launch.trainer import script_index
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import status
+from fluxguard.supervisor.showing import status
 
 KILLS = int(os.environ.get("CAMPAIGN_KILLS", "2"))
 SEED = int(os.environ.get("CAMPAIGN_SEED", "1"))

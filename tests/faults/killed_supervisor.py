@@ -12,9 +12,12 @@ import sys
 
 import psutil
 
-from fluxguard.supervisor import attempt, evidence, finish, incident, processes, setback, states, supervise
+from fluxguard.supervisor import attempt, finish, setback, supervise
+from fluxguard.supervisor.checkpoints import states
+from fluxguard.supervisor.incidents import evidence, incident
 from fluxguard.supervisor.ledger import Ledger
-from fluxguard.supervisor.sensors import Sensors
+from fluxguard.supervisor.sensing import processes
+from fluxguard.supervisor.sensing.sensors import Sensors
 
 POINTS = {
     "spawn file": (attempt, "write_json"),

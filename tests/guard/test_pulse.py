@@ -11,7 +11,7 @@ import pytest
 from fluxguard.guard import pulse
 from fluxguard.heartbeat import Heart
 from fluxguard.limits import WaitLimits
-from fluxguard.supervisor.troubles import of_beat
+from fluxguard.supervisor.detecting.troubles import of_beat
 from tests.supervisor.histories import BEAT
 
 

@@ -16,9 +16,11 @@ from pathlib import Path
 import psutil
 
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import ledger, processes, status
+from fluxguard.supervisor import ledger
 from fluxguard.supervisor.ledger import Event
-from fluxguard.supervisor.status import Status
+from fluxguard.supervisor.sensing import processes
+from fluxguard.supervisor.showing import status
+from fluxguard.supervisor.showing.status import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINER = ROOT / "tests" / "faults" / "scenes" / "flux_train_network.py"

@@ -16,9 +16,10 @@ from fluxguard.launch import command, trainer
 from fluxguard.launch import flags as launch_flags
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir, write_json
-from fluxguard.supervisor import ledger, processes
+from fluxguard.supervisor import ledger
 from fluxguard.supervisor.learning import Chosen, named
 from fluxguard.supervisor.ledger import Ledger
+from fluxguard.supervisor.sensing import processes
 from fluxguard.supervisor.supervise import Supervision
 from fluxguard.supervisor.trainee import Trainee
 

@@ -10,10 +10,10 @@ from types import MappingProxyType
 from fluxguard.clock import FakeClock
 from fluxguard.heartbeat import Beat
 from fluxguard.limits import Limits
-from fluxguard.supervisor.detectors import Symptom
-from fluxguard.supervisor.observation import Exit, History, Observation
-from fluxguard.supervisor.output import Shown
-from fluxguard.supervisor.processes import Usage
+from fluxguard.supervisor.detecting.detectors import Symptom
+from fluxguard.supervisor.detecting.observation import Exit, History, Observation
+from fluxguard.supervisor.sensing.output import Shown
+from fluxguard.supervisor.sensing.processes import Usage
 from fluxguard.supervisor.watch import watch
 
 BEAT = Beat(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.output import Shown
+from fluxguard.supervisor.sensing.output import Shown
 from tests.supervisor.histories import BEAT
 
 ATTEMPT = Attempt(uuid="0" * 32, number=2, start_step=20, log_from=0, at=0.0, keeper=None)

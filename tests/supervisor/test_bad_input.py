@@ -21,12 +21,13 @@ import pytest
 from fluxguard.clock import SystemClock
 from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir, write_json
-from fluxguard.supervisor import admission, finish, ledger, status, stopping
+from fluxguard.supervisor import admission, finish, ledger, stopping
 from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor.attempt import Attempt
+from fluxguard.supervisor.checkpoints.states import Plan
 from fluxguard.supervisor.finish import Finish
 from fluxguard.supervisor.ledger import Ledger
-from fluxguard.supervisor.states import Plan
+from fluxguard.supervisor.showing import status
 from tests.supervisor.conftest import FakeRun
 from tests.test_cli import Command, assert_one_line
 

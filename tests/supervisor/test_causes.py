@@ -13,13 +13,13 @@ from fluxguard.launch.remedies import CACHE_ASIDE, FEWER_WORKERS, MORE_SWAP, NO_
 from fluxguard.limits import PHASES
 from fluxguard.supervisor.causes import BY_NAME, CAUSES
 from fluxguard.supervisor.causes.cause import Cause, Ends, Judged, Says, Seen, Told, Waits
-from fluxguard.supervisor.detectors import Symptom
-from fluxguard.supervisor.diagnosis import Evidence, diagnose, named
-from fluxguard.supervisor.observation import Exit
-from fluxguard.supervisor.processes import Usage
+from fluxguard.supervisor.causes.diagnosis import Evidence, diagnose, named
+from fluxguard.supervisor.causes.signatures import INPUT, MACHINE, OUTSIDE, TRAINER
+from fluxguard.supervisor.detecting.detectors import Symptom
+from fluxguard.supervisor.detecting.observation import Exit
 from fluxguard.supervisor.sensing.gpu import Card
 from fluxguard.supervisor.sensing.host import Host
-from fluxguard.supervisor.signatures import INPUT, MACHINE, OUTSIDE, TRAINER
+from fluxguard.supervisor.sensing.processes import Usage
 from tests.supervisor import ends
 
 ENDED = Symptom(kind="ended", phase="step", since=0.2)

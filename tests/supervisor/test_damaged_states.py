@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import states
-from fluxguard.supervisor.states import Plan
+from fluxguard.supervisor.checkpoints import states
+from fluxguard.supervisor.checkpoints.states import Plan
 from tests.supervisor import damages
 from tests.supervisor.damages import ATTEMPT, Damage
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from fluxguard.limits import PHASES, Limits
-from fluxguard.supervisor.detectors import detect
-from fluxguard.supervisor.observation import Exit
-from fluxguard.supervisor.output import Shown
+from fluxguard.supervisor.detecting.detectors import detect
+from fluxguard.supervisor.detecting.observation import Exit
+from fluxguard.supervisor.sensing.output import Shown
 from tests.supervisor.histories import BEAT, beats, history, look, silence
 
 LIMITS = Limits()

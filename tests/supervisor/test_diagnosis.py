@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fluxguard.supervisor.detectors import Symptom
-from fluxguard.supervisor.diagnosis import Evidence, diagnose
-from fluxguard.supervisor.observation import Exit
-from fluxguard.supervisor.processes import Usage
+from fluxguard.supervisor.causes.diagnosis import Evidence, diagnose
+from fluxguard.supervisor.detecting.detectors import Symptom
+from fluxguard.supervisor.detecting.observation import Exit
+from fluxguard.supervisor.sensing.processes import Usage
 
 ENDED = Symptom(kind="ended", phase="step", since=0.2)
 IDLE = Symptom(kind="idle", phase="step", since=301.0, limit=300.0)

@@ -9,11 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import ledger, status
+from fluxguard.supervisor import ledger
 from fluxguard.supervisor.dry_run import DryRun
 from fluxguard.supervisor.ledger import Event
+from fluxguard.supervisor.showing import status
+from fluxguard.supervisor.showing.telling import text
 from fluxguard.supervisor.supervise import Outcome
-from fluxguard.supervisor.telling import text
 from tests.supervisor.conftest import FakeRun
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from fluxguard.supervisor.durations import said
-from fluxguard.supervisor.eta import pace_of
+from fluxguard.supervisor.showing.durations import said
+from fluxguard.supervisor.showing.eta import pace_of
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 from fluxguard.rundir import RunDir, write_json
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.evidence import last_words
+from fluxguard.supervisor.incidents.evidence import last_words
 
 ATTEMPT = Attempt(uuid="a", number=1, start_step=0, log_from=0, at=0.0, keeper=None)
 

@@ -12,8 +12,8 @@ from fluxguard import rundir
 from fluxguard.cli import main
 from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir, write_json
-from fluxguard.supervisor import explaining, logfile
-from fluxguard.supervisor.explaining import EXPLAINED, FINISHED, NOTHING, RUNNING, STOPPED, explain
+from fluxguard.supervisor.causes import explaining, logfile
+from fluxguard.supervisor.causes.explaining import EXPLAINED, FINISHED, NOTHING, RUNNING, STOPPED, explain
 from tests.supervisor import ends
 
 HEALTHY = Path(__file__).parent / "healthy"

@@ -14,8 +14,10 @@ import pytest
 
 from fluxguard.clock import SystemClock
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import output, status, stopping
-from fluxguard.supervisor.following import _Tail
+from fluxguard.supervisor import stopping
+from fluxguard.supervisor.sensing import output
+from fluxguard.supervisor.showing import status
+from fluxguard.supervisor.showing.following import _Tail
 from tests.supervisor.conftest import FAKE
 
 OUTER = 60.0

@@ -13,10 +13,11 @@ import pytest
 from fluxguard.cli import rendering
 from fluxguard.clock import FakeClock
 from fluxguard.rundir import VERSION, RunDir
-from fluxguard.supervisor import record, status
-from fluxguard.supervisor.heals import Heals
+from fluxguard.supervisor import record
 from fluxguard.supervisor.ledger import Ledger
-from fluxguard.supervisor.telling import text
+from fluxguard.supervisor.sensing.heals import Heals
+from fluxguard.supervisor.showing import status
+from fluxguard.supervisor.showing.telling import text
 
 MARK = "0b9f7c1e-0000-4000-8000-000000000001"
 LINE: dict[str, Any] = {

@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 from fluxguard.limits import Limits
-from fluxguard.supervisor.heals import Heal
-from fluxguard.supervisor.observation import Observation
-from fluxguard.supervisor.output import Shown, shown_after
-from fluxguard.supervisor.patterns import Matches, parse
-from fluxguard.supervisor.processes import Usage
+from fluxguard.supervisor.detecting.observation import Observation
+from fluxguard.supervisor.detecting.patterns import Matches, parse
 from fluxguard.supervisor.sensing.gpu import Card
+from fluxguard.supervisor.sensing.heals import Heal
+from fluxguard.supervisor.sensing.output import Shown, shown_after
+from fluxguard.supervisor.sensing.processes import Usage
 from tests.supervisor.histories import BEAT, At, look, watched
 
 MINUTE, HOUR = 60.0, 3600.0

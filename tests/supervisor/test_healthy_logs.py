@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fluxguard.supervisor.detectors import Symptom
-from fluxguard.supervisor.diagnosis import Evidence, diagnose
-from fluxguard.supervisor.observation import Exit
+from fluxguard.supervisor.causes.diagnosis import Evidence, diagnose
+from fluxguard.supervisor.detecting.detectors import Symptom
+from fluxguard.supervisor.detecting.observation import Exit
 
 LOGS = sorted((Path(__file__).parent / "healthy").glob("*.txt"))
 ENDED = Symptom(kind="ended", phase="step", since=0.2)

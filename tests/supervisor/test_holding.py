@@ -13,9 +13,9 @@ from fluxguard import manifest
 from fluxguard.cli import app
 from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import holding, states
-from fluxguard.supervisor.holding import ASIDE, DAMAGED, OUTPUT, SEALED, UNVERIFIED, VERIFIED, Holding
-from fluxguard.supervisor.states import Plan
+from fluxguard.supervisor.checkpoints import holding, states
+from fluxguard.supervisor.checkpoints.holding import ASIDE, DAMAGED, OUTPUT, SEALED, UNVERIFIED, VERIFIED, Holding
+from fluxguard.supervisor.checkpoints.states import Plan
 from tests.supervisor import damages
 from tests.supervisor.damages import ATTEMPT
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from fluxguard.limits import Limits
-from fluxguard.supervisor.observation import Exit, Observation
-from fluxguard.supervisor.output import Shown, shown_after
-from fluxguard.supervisor.patterns import NOTHING, Matches, parse
-from fluxguard.supervisor.processes import Usage
+from fluxguard.supervisor.detecting.observation import Exit, Observation
+from fluxguard.supervisor.detecting.patterns import NOTHING, Matches, parse
 from fluxguard.supervisor.sensing.gpu import Card
+from fluxguard.supervisor.sensing.output import Shown, shown_after
+from fluxguard.supervisor.sensing.processes import Usage
 from tests.supervisor.histories import BEAT, At, look, watched
 from tests.supervisor.test_healthy import HARDENED, PLAIN, beating, on, printing, stepping, then, without_sensors
 

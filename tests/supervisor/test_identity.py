@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from fluxguard.supervisor.identity import Identity
+from fluxguard.supervisor.sensing.identity import Identity
 
 
 def me() -> Identity:

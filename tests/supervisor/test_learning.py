@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fluxguard.limits import PHASES, Limits, PhaseLimit
-from fluxguard.supervisor.heals import Heal
+from fluxguard.supervisor.detecting.observation import Exit, History, Observation
 from fluxguard.supervisor.learning import NOTHING, WAITS, Chosen, Learned, explained, named, of_beat, of_history
-from fluxguard.supervisor.observation import Exit, History, Observation
+from fluxguard.supervisor.sensing.heals import Heal
 from tests.supervisor.histories import BEAT, history, look
 
 CHOSEN = Chosen()

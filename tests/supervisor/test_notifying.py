@@ -8,9 +8,20 @@ import pytest
 
 from fluxguard.errors import InputError
 from fluxguard.limits import NOTIFY_EVERY
-from fluxguard.supervisor import notifying
 from fluxguard.supervisor.ledger import Event
-from fluxguard.supervisor.notifying import About, Draft, Sieve, due, due_at, shown, sift, urls, without_urls, written
+from fluxguard.supervisor.messages import notifying
+from fluxguard.supervisor.messages.notifying import (
+    About,
+    Draft,
+    Sieve,
+    due,
+    due_at,
+    shown,
+    sift,
+    urls,
+    without_urls,
+    written,
+)
 
 ABOUT = About(name="my-lora", output_dir="/data/my lora", planned=400)
 TOKEN = "hf_" + "a" * 30

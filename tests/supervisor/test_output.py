@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fluxguard.supervisor import output
-from fluxguard.supervisor.output import Shown, Tail, bound, shown_after
+from fluxguard.supervisor.sensing import output
+from fluxguard.supervisor.sensing.output import Shown, Tail, bound, shown_after
 
 
 def test_the_bar_gives_steps_loss_and_time() -> None:

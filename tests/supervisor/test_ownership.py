@@ -16,8 +16,8 @@ from fluxguard.errors import InputError, RunOwned
 from fluxguard.limits import ELSEWHERE
 from fluxguard.rundir import RunDir, write_json
 from fluxguard.supervisor import ownership
-from fluxguard.supervisor.identity import Identity
 from fluxguard.supervisor.ownership import owned, owner
+from fluxguard.supervisor.sensing.identity import Identity
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 
 from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import patterns
-from fluxguard.supervisor.patterns import LogWatch, Matcher, Matches, Pattern, parse
+from fluxguard.supervisor.detecting import patterns
+from fluxguard.supervisor.detecting.patterns import LogWatch, Matcher, Matches, Pattern, parse
 
 WHOLE = r"""
 - name: model loaded

@@ -9,9 +9,9 @@ import pytest
 
 from fluxguard.launch.remedies import FEWER_WORKERS, MORE_SWAP, Change
 from fluxguard.limits import Limits
-from fluxguard.supervisor.diagnosis import Diagnosis
+from fluxguard.supervisor.causes.diagnosis import Diagnosis
+from fluxguard.supervisor.causes.signatures import MACHINE, OUTSIDE, TRAINER
 from fluxguard.supervisor.policy import Setback, decide, dice
-from fluxguard.supervisor.signatures import MACHINE, OUTSIDE, TRAINER
 
 LIMITS = replace(Limits(), max_restarts=3, max_kills=5)
 

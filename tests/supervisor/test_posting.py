@@ -15,10 +15,10 @@ import pytest
 from fluxguard.clock import SystemClock
 from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import posting
 from fluxguard.supervisor.ledger import Event, Ledger
-from fluxguard.supervisor.notifying import VARIABLE, trial
-from fluxguard.supervisor.posting import Postbox, Result
+from fluxguard.supervisor.messages import posting
+from fluxguard.supervisor.messages.notifying import VARIABLE, trial
+from fluxguard.supervisor.messages.posting import Postbox, Result
 from tests.supervisor.conftest import FakeRun
 from tests.supervisor.receivers import SECRET, receiver, silence
 

@@ -9,8 +9,8 @@ import pytest
 
 from fluxguard import manifest
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import states
-from fluxguard.supervisor.quiet import Lister, quiet
+from fluxguard.supervisor.checkpoints import states
+from fluxguard.supervisor.checkpoints.quiet import Lister, quiet
 from tests.supervisor.test_states import PLAN, cut, newest, state
 
 WRITTEN = 1000.0

@@ -12,11 +12,12 @@ import pytest
 from fluxguard.clock import SystemClock
 from fluxguard.launch.remedies import CACHE_ASIDE, FEWER_WORKERS, Change
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import ledger, mending, record, setback, status
-from fluxguard.supervisor.diagnosis import Diagnosis
+from fluxguard.supervisor import ledger, mending, record, setback
+from fluxguard.supervisor.causes.diagnosis import Diagnosis
 from fluxguard.supervisor.ledger import Ledger
+from fluxguard.supervisor.showing import status
+from fluxguard.supervisor.showing.telling import text
 from fluxguard.supervisor.supervise import Supervision
-from fluxguard.supervisor.telling import text
 from tests.supervisor.conftest import FakeRun
 
 ALL = [float(step) for step in range(40)]

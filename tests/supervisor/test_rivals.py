@@ -17,8 +17,8 @@ from fluxguard.supervisor import rivals, surroundings
 from fluxguard.supervisor.attempt import Attempt
 from fluxguard.supervisor.ledger import Event, Ledger
 from fluxguard.supervisor.rivals import Rival
+from fluxguard.supervisor.showing.telling import text
 from fluxguard.supervisor.surroundings import Surroundings
-from fluxguard.supervisor.telling import text
 from tests.supervisor.conftest import FAKE
 from tests.test_cli import Command, assert_one_line
 

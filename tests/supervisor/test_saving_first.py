@@ -13,7 +13,7 @@ from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir, write_json
 from fluxguard.supervisor import stopping
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.observation import Observation
+from fluxguard.supervisor.detecting.observation import Observation
 from fluxguard.supervisor.watch import watch
 from tests.supervisor.histories import BEAT, look
 

@@ -8,17 +8,17 @@ import pytest
 
 from fluxguard.clock import FakeClock
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import incident, ledger, setback, timeline
+from fluxguard.supervisor import ledger, setback, timeline
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.detectors import Symptom
-from fluxguard.supervisor.diagnosis import Diagnosis, Evidence
-from fluxguard.supervisor.incidents import scrubbing
+from fluxguard.supervisor.causes.diagnosis import Diagnosis, Evidence
+from fluxguard.supervisor.detecting.detectors import Symptom
+from fluxguard.supervisor.detecting.observation import Exit, History, Observation
+from fluxguard.supervisor.incidents import incident, scrubbing
 from fluxguard.supervisor.ledger import Ledger
-from fluxguard.supervisor.observation import Exit, History, Observation
-from fluxguard.supervisor.output import Shown
 from fluxguard.supervisor.policy import Decision, Setback
-from fluxguard.supervisor.processes import Ending
 from fluxguard.supervisor.restart import Restart
+from fluxguard.supervisor.sensing.output import Shown
+from fluxguard.supervisor.sensing.processes import Ending
 from fluxguard.supervisor.setback import Gathered
 from fluxguard.supervisor.timeline import Point
 

@@ -13,11 +13,12 @@ from fluxguard.clock import FakeClock
 from fluxguard.heartbeat import Heart
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir, write_json, write_whole
-from fluxguard.supervisor import remembering, snapshot, timeline
-from fluxguard.supervisor.identity import Identity
+from fluxguard.supervisor import remembering, timeline
 from fluxguard.supervisor.learning import Chosen
 from fluxguard.supervisor.ledger import Ledger
-from fluxguard.supervisor.snapshot import Points, Snapshot
+from fluxguard.supervisor.sensing.identity import Identity
+from fluxguard.supervisor.showing import snapshot
+from fluxguard.supervisor.showing.snapshot import Points, Snapshot
 from fluxguard.supervisor.timeline import Point
 
 MARK = str(uuid.uuid4())

@@ -11,7 +11,7 @@ import pytest
 
 from fluxguard.limits import WatchLimits
 from fluxguard.rundir import RunDir, write_json
-from fluxguard.supervisor.processes import NO_STACKS
+from fluxguard.supervisor.sensing.processes import NO_STACKS
 from tests.conftest import FAULTS, Spawn
 
 pytestmark = [

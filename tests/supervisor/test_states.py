@@ -14,8 +14,8 @@ from safetensors.numpy import save_file
 
 from fluxguard import manifest
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import states, verdicts
-from fluxguard.supervisor.states import Plan, true_step
+from fluxguard.supervisor.checkpoints import states, verdicts
+from fluxguard.supervisor.checkpoints.states import Plan, true_step
 
 PLAN = Plan(planned_steps=40, batches_per_epoch=10)
 

@@ -15,9 +15,10 @@ from fluxguard import heartbeat, limits
 from fluxguard.clock import SystemClock
 from fluxguard.heartbeat import Heart
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import ledger, status, stopping
+from fluxguard.supervisor import ledger, stopping
+from fluxguard.supervisor.checkpoints.states import Sealed
 from fluxguard.supervisor.ledger import Event
-from fluxguard.supervisor.states import Sealed
+from fluxguard.supervisor.showing import status
 from fluxguard.supervisor.supervise import Supervision
 from tests.supervisor.conftest import QUICK, FakeRun
 

@@ -12,11 +12,11 @@ from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import noticing, timeline
 from fluxguard.supervisor.attempt import Attempt
+from fluxguard.supervisor.detecting.observation import History
 from fluxguard.supervisor.ledger import Ledger, read
-from fluxguard.supervisor.observation import History
-from fluxguard.supervisor.processes import Usage
 from fluxguard.supervisor.sensing.gpu import Card
 from fluxguard.supervisor.sensing.host import Host
+from fluxguard.supervisor.sensing.processes import Usage
 from fluxguard.supervisor.timeline import Point, point
 from tests.supervisor.histories import BEAT, look
 

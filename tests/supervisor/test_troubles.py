@@ -9,14 +9,14 @@ import pytest
 
 from fluxguard.heartbeat import Beat
 from fluxguard.limits import Limits
-from fluxguard.supervisor.detectors import detect
-from fluxguard.supervisor.observation import History, Observation
-from fluxguard.supervisor.output import Shown, shown_after
-from fluxguard.supervisor.patterns import Matches
-from fluxguard.supervisor.processes import Usage
+from fluxguard.supervisor.detecting.detectors import detect
+from fluxguard.supervisor.detecting.observation import History, Observation
+from fluxguard.supervisor.detecting.patterns import Matches
+from fluxguard.supervisor.detecting.troubles import troubles
 from fluxguard.supervisor.sensing.gpu import Card
 from fluxguard.supervisor.sensing.host import Host
-from fluxguard.supervisor.troubles import troubles
+from fluxguard.supervisor.sensing.output import Shown, shown_after
+from fluxguard.supervisor.sensing.processes import Usage
 from tests.supervisor.histories import BEAT, history, look
 
 LIMITS = Limits()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fluxguard.clock import FakeClock
 from fluxguard.limits import Limits
-from fluxguard.supervisor.observation import Observation
+from fluxguard.supervisor.detecting.observation import Observation
 from fluxguard.supervisor.watch import Watched, watch
 from tests.supervisor.histories import BEAT, look
 

@@ -16,12 +16,14 @@ from fluxguard import heartbeat
 from fluxguard.clock import SystemClock
 from fluxguard.heartbeat import Heart
 from fluxguard.rundir import RunDir, write_json
-from fluxguard.supervisor import detectors, order, processes, signs, troubles
+from fluxguard.supervisor import order
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.identity import Identity
+from fluxguard.supervisor.detecting import detectors, signs, troubles
+from fluxguard.supervisor.detecting.observation import History
 from fluxguard.supervisor.ledger import read
-from fluxguard.supervisor.observation import History
-from fluxguard.supervisor.sensors import Sensors
+from fluxguard.supervisor.sensing import processes
+from fluxguard.supervisor.sensing.identity import Identity
+from fluxguard.supervisor.sensing.sensors import Sensors
 from tests.conftest import ROOT
 from tests.supervisor.test_troubles import CHANGES
 

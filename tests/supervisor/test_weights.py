@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fluxguard.supervisor.weights import verify
+from fluxguard.supervisor.checkpoints.weights import verify
 
 
 def write(path: Path, dtype: str, data: bytes, count: int) -> Path:

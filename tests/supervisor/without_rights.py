@@ -12,12 +12,13 @@ from pathlib import Path
 from fluxguard.clock import SystemClock
 from fluxguard.limits import WatchLimits
 from fluxguard.rundir import ATTEMPT_VARIABLE, RUN_VARIABLE, RunDir
-from fluxguard.supervisor import evidence, processes
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.detectors import Symptom
-from fluxguard.supervisor.identity import Identity
-from fluxguard.supervisor.observation import History
-from fluxguard.supervisor.sensors import Sensors
+from fluxguard.supervisor.detecting.detectors import Symptom
+from fluxguard.supervisor.detecting.observation import History
+from fluxguard.supervisor.incidents import evidence
+from fluxguard.supervisor.sensing import processes
+from fluxguard.supervisor.sensing.identity import Identity
+from fluxguard.supervisor.sensing.sensors import Sensors
 
 MARK = "0b9f7c1e-0000-4000-8000-000000000001"
 

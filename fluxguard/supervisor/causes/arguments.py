@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluxguard.supervisor.causes.cause import Cause, Says, says
-from fluxguard.supervisor.signatures import INPUT
+from fluxguard.supervisor.causes.signatures import INPUT
 
 
 def _conflict(name: str, words: str, advice: str, *shown: Says) -> Cause:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fluxguard.supervisor.signatures import TRAINER
+from fluxguard.supervisor.causes.signatures import TRAINER
 
 if TYPE_CHECKING:
-    from fluxguard.supervisor.detectors import Symptom
-    from fluxguard.supervisor.diagnosis import Evidence
+    from fluxguard.supervisor.causes.diagnosis import Evidence
+    from fluxguard.supervisor.detecting.detectors import Symptom
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fluxguard.supervisor.causes.cause import Cause, Seen, says
-from fluxguard.supervisor.signatures import INPUT, MACHINE
+from fluxguard.supervisor.causes.signatures import INPUT, MACHINE
 
 if TYPE_CHECKING:
-    from fluxguard.supervisor.detectors import Symptom
-    from fluxguard.supervisor.diagnosis import Evidence
+    from fluxguard.supervisor.causes.diagnosis import Evidence
+    from fluxguard.supervisor.detecting.detectors import Symptom
 
 
 def _no_room(symptom: Symptom, evidence: Evidence) -> tuple[str, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fluxguard.supervisor.causes.cause import Cause, Judged, Seen, ends, says
-from fluxguard.supervisor.signatures import INPUT, MACHINE
+from fluxguard.supervisor.causes.signatures import INPUT, MACHINE
 
 if TYPE_CHECKING:
-    from fluxguard.supervisor.detectors import Symptom
-    from fluxguard.supervisor.diagnosis import Evidence
+    from fluxguard.supervisor.causes.diagnosis import Evidence
+    from fluxguard.supervisor.detecting.detectors import Symptom
 
 UNKNOWN = "ended without a word"
 """The name of an end that nothing explains."""

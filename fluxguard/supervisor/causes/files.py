@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fluxguard.launch.remedies import CACHE_ASIDE
 from fluxguard.supervisor.causes.cause import Cause, Told, says, waits
-from fluxguard.supervisor.signatures import INPUT, MACHINE
+from fluxguard.supervisor.causes.signatures import INPUT, MACHINE
 
 _STATE_ADVICE = (
     "fluxguard resumes only from states that it has verified: start the run under `fluxguard supervise`, or choose an"

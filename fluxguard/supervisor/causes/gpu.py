@@ -6,12 +6,12 @@ import re
 from typing import TYPE_CHECKING
 
 from fluxguard.supervisor.causes.cause import Cause, Seen, says
-from fluxguard.supervisor.signatures import INPUT, MACHINE
-from fluxguard.supervisor.signs import strained_little
+from fluxguard.supervisor.causes.signatures import INPUT, MACHINE
+from fluxguard.supervisor.detecting.signs import strained_little
 
 if TYPE_CHECKING:
-    from fluxguard.supervisor.detectors import Symptom
-    from fluxguard.supervisor.diagnosis import Evidence
+    from fluxguard.supervisor.causes.diagnosis import Evidence
+    from fluxguard.supervisor.detecting.detectors import Symptom
 
 _XID = re.compile(r"Xid (?:\([^)]*\): )?(\d+)")
 _OFF_THE_BUS = frozenset({79, 154})

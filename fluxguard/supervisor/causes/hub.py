@@ -6,11 +6,11 @@ import re
 from typing import TYPE_CHECKING
 
 from fluxguard.supervisor.causes.cause import Cause, Seen, says, waits
-from fluxguard.supervisor.signatures import INPUT, MACHINE
+from fluxguard.supervisor.causes.signatures import INPUT, MACHINE
 
 if TYPE_CHECKING:
-    from fluxguard.supervisor.detectors import Symptom
-    from fluxguard.supervisor.diagnosis import Evidence
+    from fluxguard.supervisor.causes.diagnosis import Evidence
+    from fluxguard.supervisor.detecting.detectors import Symptom
 
 _DOWNLOADED = re.compile(r"\d%\|[^|]*\|\s*[\d.]+[kMGT]?B?/[\d.]+[kMGT]B?\s*\[")
 """A bar of bytes: other bars of a training count whole things."""

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from fluxguard.launch.remedies import FEWER_WORKERS, MORE_SWAP
 from fluxguard.supervisor.causes.cause import Cause, Seen, ends, says
-from fluxguard.supervisor.signatures import MACHINE
+from fluxguard.supervisor.causes.signatures import MACHINE
 
 if TYPE_CHECKING:
-    from fluxguard.supervisor.detectors import Symptom
-    from fluxguard.supervisor.diagnosis import Evidence
+    from fluxguard.supervisor.causes.diagnosis import Evidence
+    from fluxguard.supervisor.detecting.detectors import Symptom
 
 _GIB = 1 << 30
 _NEARLY_GONE = 0.03

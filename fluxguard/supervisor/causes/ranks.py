@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluxguard.supervisor.causes.cause import Cause, Told, says, waits
-from fluxguard.supervisor.signatures import MACHINE
+from fluxguard.supervisor.causes.signatures import MACHINE
 
 CAUSES = (
     Cause(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluxguard.supervisor.causes.cause import Cause, ends, says
-from fluxguard.supervisor.signatures import INPUT
+from fluxguard.supervisor.causes.signatures import INPUT
 
 _REINSTALL = "Install the versions that sd-scripts' requirements.txt names into the trainer's environment."
 

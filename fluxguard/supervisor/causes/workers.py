@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from fluxguard.launch.remedies import FEWER_WORKERS
 from fluxguard.supervisor.causes.cause import Cause, Seen, Told, says, waits
-from fluxguard.supervisor.signatures import OUTSIDE
+from fluxguard.supervisor.causes.signatures import OUTSIDE
 
 if TYPE_CHECKING:
-    from fluxguard.supervisor.detectors import Symptom
-    from fluxguard.supervisor.diagnosis import Evidence
+    from fluxguard.supervisor.causes.diagnosis import Evidence
+    from fluxguard.supervisor.detecting.detectors import Symptom
 
 
 def _worker_stopped(symptom: Symptom, evidence: Evidence) -> tuple[str, ...]:

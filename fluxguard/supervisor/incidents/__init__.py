@@ -1,1 +1,1 @@
-"""What is written of an incident and read again: the scene, the report, its page and picture, the archive to send."""
+"""What was seen before something was ended, and the report of it: kept, rendered, packed to be sent."""

@@ -16,8 +16,8 @@ from fluxguard.errors import InputError, StateUnusable
 from fluxguard.launch import masking
 from fluxguard.manifest import read as read_manifest
 from fluxguard.rundir import RunDir, read_json
-from fluxguard.supervisor import incident, ledger
-from fluxguard.supervisor.incidents import issue, known, page, versions
+from fluxguard.supervisor import ledger
+from fluxguard.supervisor.incidents import incident, issue, known, page, versions
 from fluxguard.supervisor.incidents.texts import plain
 
 _STAMP = ".fluxguard-stamp.json"

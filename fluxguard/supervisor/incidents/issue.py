@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fluxguard.supervisor.incident import REPORT, Incident, of_mapping
+from fluxguard.supervisor.incidents.incident import REPORT, Incident, of_mapping
 from fluxguard.supervisor.incidents.texts import block, in_line, said
 
 _WHAT = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from fluxguard.supervisor.identity import UNSEEN, Identity
+from fluxguard.supervisor.sensing.identity import UNSEEN, Identity
 
 _PROC = Path("/proc")
 _MOST_THREADS = 64

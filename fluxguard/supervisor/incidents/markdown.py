@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fluxguard.supervisor.incidents.texts import block, in_line, said
 
 if TYPE_CHECKING:
-    from fluxguard.supervisor.incident import Incident
+    from fluxguard.supervisor.incidents.incident import Incident
 
 _LINES = 25
 

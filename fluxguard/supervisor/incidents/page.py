@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fluxguard.supervisor.incident import LAST_LINES, Incident
 from fluxguard.supervisor.incidents import chart
+from fluxguard.supervisor.incidents.incident import LAST_LINES, Incident
 from fluxguard.supervisor.incidents.texts import plain
 
 _TEMPLATE = Path(__file__).with_name("page.html.jinja")

@@ -10,10 +10,10 @@ from typing import Any
 
 from fluxguard.clock import Clock
 from fluxguard.heartbeat import Beat
-from fluxguard.supervisor import processes
-from fluxguard.supervisor.identity import Identity
 from fluxguard.supervisor.incidents import kernel, native
 from fluxguard.supervisor.incidents.bounded import NotFound, Task
+from fluxguard.supervisor.sensing import processes
+from fluxguard.supervisor.sensing.identity import Identity
 
 NATIVE_STACKS = "native-stacks.txt"
 PROCESSES = "processes.txt"

@@ -1,1 +1,1 @@
-"""Sensors of the machine: its cards, its memory, its disk. What does not answer in time is unknown (None)."""
+"""What there is to see of an attempt, its processes and its machine. Sensors have no opinions."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fluxguard.supervisor.observation import Exit
+from fluxguard.supervisor.detecting.observation import Exit
 
 FOLDER = Path(__file__).parent
 _HEAD = re.compile(r"^=== (?P<cause>.*?)(?: \| (?P<how>code|signal) (?P<number>-?\d+))?$")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluxguard.supervisor.incident import Incident
+from fluxguard.supervisor.incidents.incident import Incident
 
 AT = 1_790_000_000.0
 EVIL = "<script>alert(1)</script>\x1b[31m`|</pre><img src=x onerror=alert(1)>"

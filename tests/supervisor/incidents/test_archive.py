@@ -16,9 +16,9 @@ from fluxguard.errors import InputError
 from fluxguard.manifest import Manifest
 from fluxguard.manifest import write as write_manifest
 from fluxguard.rundir import RunDir, write_json
-from fluxguard.supervisor import incident as incidents
-from fluxguard.supervisor.diagnosis import Evidence
+from fluxguard.supervisor.causes.diagnosis import Evidence
 from fluxguard.supervisor.incidents import archive, versions
+from fluxguard.supervisor.incidents import incident as incidents
 from fluxguard.supervisor.incidents.archive import Cleaner
 from fluxguard.supervisor.incidents.scene import Scene
 from fluxguard.supervisor.ledger import Ledger

@@ -12,13 +12,13 @@ import pytest
 
 from fluxguard import rundir
 from fluxguard.rundir import RunDir, read_json, write_json
-from fluxguard.supervisor import incident as incidents
-from fluxguard.supervisor.detectors import Symptom
-from fluxguard.supervisor.diagnosis import Diagnosis, Evidence
-from fluxguard.supervisor.incident import Case, Incident
+from fluxguard.supervisor.causes.diagnosis import Diagnosis, Evidence
+from fluxguard.supervisor.detecting.detectors import Symptom
+from fluxguard.supervisor.incidents import incident as incidents
+from fluxguard.supervisor.incidents.incident import Case, Incident
 from fluxguard.supervisor.incidents.scene import Scene
 from fluxguard.supervisor.policy import Decision
-from fluxguard.supervisor.processes import Ending
+from fluxguard.supervisor.sensing.processes import Ending
 from tests.supervisor.incidents.made import incident
 
 FIRST = Path(__file__).with_name("report-format-1.json")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fluxguard.supervisor.incident import Incident
 from fluxguard.supervisor.incidents import markdown, page
+from fluxguard.supervisor.incidents.incident import Incident
 from tests.supervisor.incidents.made import AT, EVIL, incident, points
 
 _LONGEST = 60.0

@@ -14,14 +14,14 @@ import pytest
 from fluxguard.clock import FakeClock, SystemClock
 from fluxguard.limits import WatchLimits
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import evidence, machine
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.detectors import Symptom
-from fluxguard.supervisor.identity import Identity
-from fluxguard.supervisor.incidents import kernel, native, recorder, scene
+from fluxguard.supervisor.detecting.detectors import Symptom
+from fluxguard.supervisor.detecting.observation import History
+from fluxguard.supervisor.incidents import evidence, kernel, native, recorder, scene
 from fluxguard.supervisor.incidents.bounded import NotFound, Task, ask
-from fluxguard.supervisor.observation import History
-from fluxguard.supervisor.sensors import Sensors
+from fluxguard.supervisor.sensing import machine
+from fluxguard.supervisor.sensing.identity import Identity
+from fluxguard.supervisor.sensing.sensors import Sensors
 from tests.conftest import Spawn
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

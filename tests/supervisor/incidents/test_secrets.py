@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from fluxguard.launch import masking
 from fluxguard.rundir import RunDir, write_json
-from fluxguard.supervisor import incident as incidents
-from fluxguard.supervisor.diagnosis import Evidence
+from fluxguard.supervisor.causes.diagnosis import Evidence
 from fluxguard.supervisor.incidents import archive, markdown, page, scrubbing
+from fluxguard.supervisor.incidents import incident as incidents
 from fluxguard.supervisor.incidents.scene import Scene
 from tests.conftest import FAULTS, ROOT
 from tests.supervisor.incidents.made import incident

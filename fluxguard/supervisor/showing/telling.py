@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from fluxguard.supervisor import heals
 from fluxguard.supervisor.ledger import Event
+from fluxguard.supervisor.sensing import heals
 
 
 def text(event: Event) -> str | None:

@@ -8,17 +8,17 @@ from fluxguard import heartbeat
 from fluxguard.clock import Clock
 from fluxguard.heartbeat import Beat
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import machine, patterns, processes
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.evidence import last_words
-from fluxguard.supervisor.heals import Heals
-from fluxguard.supervisor.identity import Identity
-from fluxguard.supervisor.observation import Exit, Observation
-from fluxguard.supervisor.output import Shown, Tail, shown_after, stepped
-from fluxguard.supervisor.patterns import NOTHING, Matcher, Matches
-from fluxguard.supervisor.sensing import cgroups, host
+from fluxguard.supervisor.detecting import patterns
+from fluxguard.supervisor.detecting.observation import Exit, Observation
+from fluxguard.supervisor.detecting.patterns import NOTHING, Matcher, Matches
+from fluxguard.supervisor.incidents.evidence import last_words
+from fluxguard.supervisor.sensing import cgroups, host, machine, processes
 from fluxguard.supervisor.sensing.disk import Disk
 from fluxguard.supervisor.sensing.gpu import Gpus
+from fluxguard.supervisor.sensing.heals import Heals
+from fluxguard.supervisor.sensing.identity import Identity
+from fluxguard.supervisor.sensing.output import Shown, Tail, shown_after, stepped
 
 
 class Sensors:

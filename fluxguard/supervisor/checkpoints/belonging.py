@@ -10,8 +10,9 @@ from pathlib import Path
 
 from fluxguard.manifest import Manifest, opened
 from fluxguard.rundir import RunDir, read_json
-from fluxguard.supervisor import ledger, tensors, verdicts
-from fluxguard.supervisor.tensors import Tensor
+from fluxguard.supervisor import ledger
+from fluxguard.supervisor.checkpoints import tensors, verdicts
+from fluxguard.supervisor.checkpoints.tensors import Tensor
 
 _HARDENED = "fluxguard-random.json"
 """What only a hardened trainer leaves in a state; only it knows how many processes there are."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fluxguard.heartbeat import Beat
 from fluxguard.limits import Limits
-from fluxguard.supervisor.observation import History, Observation
+from fluxguard.supervisor.detecting.observation import History, Observation
 from fluxguard.supervisor.sensing.gpu import Card, used_by
 
 BUSY = 90.0

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fluxguard.heartbeat import Beat
-from fluxguard.supervisor.heals import Heal
-from fluxguard.supervisor.intervals import Intervals
-from fluxguard.supervisor.output import Shown
-from fluxguard.supervisor.patterns import NOTHING, LogWatch, Matches, Pattern
-from fluxguard.supervisor.processes import Usage
+from fluxguard.supervisor.detecting.intervals import Intervals
+from fluxguard.supervisor.detecting.patterns import NOTHING, LogWatch, Matches, Pattern
+from fluxguard.supervisor.detecting.trends import Pace, Saving, Stepping
 from fluxguard.supervisor.sensing.gpu import Card
+from fluxguard.supervisor.sensing.heals import Heal
 from fluxguard.supervisor.sensing.host import Host
-from fluxguard.supervisor.trends import Pace, Saving, Stepping
+from fluxguard.supervisor.sensing.output import Shown
+from fluxguard.supervisor.sensing.processes import Usage
 
 _BUSY = 0.05
 """Of one core: below it a process only polls, as a loop that waits for a stuck worker does."""

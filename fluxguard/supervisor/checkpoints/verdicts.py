@@ -10,7 +10,7 @@ from pathlib import Path
 from fluxguard import manifest
 from fluxguard.errors import StateUnusable
 from fluxguard.manifest import Look, Manifest
-from fluxguard.supervisor import pickles, tensors
+from fluxguard.supervisor.checkpoints import pickles, tensors
 
 FILES = ("train_state.json", "model.safetensors", "optimizer.bin", "scheduler.bin", "random_states_0.pkl")
 """What accelerate leaves in a state of a LoRA training, in the order it is written; fewer means it was cut short."""

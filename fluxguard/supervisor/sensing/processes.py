@@ -16,7 +16,7 @@ import psutil
 
 from fluxguard.clock import Clock
 from fluxguard.rundir import ATTEMPT_VARIABLE
-from fluxguard.supervisor.identity import UNSEEN, Identity
+from fluxguard.supervisor.sensing.identity import UNSEEN, Identity
 
 _LADDER_LOOK = 0.05
 _KILL_AGAIN = 1.0

@@ -26,10 +26,11 @@ from fluxguard.errors import InputError
 from fluxguard.limits import NOTIFY_LAST, NOTIFY_SEND
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import ledger as ledgers
-from fluxguard.supervisor import notifying, timeline
-from fluxguard.supervisor.eta import pace_of
+from fluxguard.supervisor import timeline
 from fluxguard.supervisor.ledger import Event
-from fluxguard.supervisor.notifying import About, Message, Sieve
+from fluxguard.supervisor.messages import notifying
+from fluxguard.supervisor.messages.notifying import About, Message, Sieve
+from fluxguard.supervisor.showing.eta import pace_of
 
 _log = logging.getLogger(__name__)
 

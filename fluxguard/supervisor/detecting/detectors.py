@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fluxguard.limits import Limits
-from fluxguard.supervisor.observation import History
-from fluxguard.supervisor.signs import beside
+from fluxguard.supervisor.detecting.observation import History
+from fluxguard.supervisor.detecting.signs import beside
 
 
 @dataclass(frozen=True, kw_only=True)

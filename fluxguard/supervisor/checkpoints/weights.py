@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from fluxguard import manifest
 from fluxguard.errors import StateUnusable
-from fluxguard.supervisor import tensors
+from fluxguard.supervisor.checkpoints import tensors
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 from fluxguard.clock import Clock
 from fluxguard.limits import WatchLimits
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import processes
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.identity import UNSEEN, Identity
-from fluxguard.supervisor.processes import NO_STACKS
+from fluxguard.supervisor.sensing import processes
+from fluxguard.supervisor.sensing.identity import UNSEEN, Identity
+from fluxguard.supervisor.sensing.processes import NO_STACKS
 
 _DUMP_TAKES = 0.5
 _DUMP_LOOK = 0.05

@@ -15,8 +15,8 @@ from typing import Any
 from fluxguard.errors import InputError
 from fluxguard.launch import masking
 from fluxguard.limits import NOTIFY_EVERY
-from fluxguard.supervisor.durations import said
 from fluxguard.supervisor.ledger import Event
+from fluxguard.supervisor.showing.durations import said
 
 VARIABLE = "FLUXGUARD_NOTIFY"
 """Holds the URLs, separated by spaces: so they stand in no command line."""

@@ -15,11 +15,12 @@ from fluxguard.clock import Clock
 from fluxguard.errors import InputError
 from fluxguard.launch import job
 from fluxguard.rundir import RunDir, read_json
-from fluxguard.supervisor import foreground, processes, settling
+from fluxguard.supervisor import foreground, settling
 from fluxguard.supervisor import ledger as ledgers
 from fluxguard.supervisor.ledger import Event, Subscriber
 from fluxguard.supervisor.order import Order
 from fluxguard.supervisor.ownership import owner
+from fluxguard.supervisor.sensing import processes
 
 _LOOK = 0.25
 _HANDING_OVER = 15.0

@@ -14,17 +14,18 @@ from fluxguard.errors import InputError
 from fluxguard.launch import masking
 from fluxguard.rundir import FOLDER, RunDir
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import evidence as evidences
-from fluxguard.supervisor import incident as incidents
-from fluxguard.supervisor import ledger, logfile, signatures, status
-from fluxguard.supervisor.causes import BY_NAME, ending, numbers
-from fluxguard.supervisor.detectors import Symptom
-from fluxguard.supervisor.diagnosis import Diagnosis, Evidence, diagnose, named
+from fluxguard.supervisor import ledger
+from fluxguard.supervisor.causes import BY_NAME, ending, logfile, numbers, signatures
+from fluxguard.supervisor.causes.diagnosis import Diagnosis, Evidence, diagnose, named
+from fluxguard.supervisor.causes.logfile import LogLine
+from fluxguard.supervisor.causes.signatures import shortened
+from fluxguard.supervisor.detecting.detectors import Symptom
+from fluxguard.supervisor.detecting.observation import Exit
+from fluxguard.supervisor.incidents import evidence as evidences
+from fluxguard.supervisor.incidents import incident as incidents
 from fluxguard.supervisor.ledger import Event
-from fluxguard.supervisor.logfile import LogLine
-from fluxguard.supervisor.observation import Exit
-from fluxguard.supervisor.output import Shown, shown_after
-from fluxguard.supervisor.signatures import shortened
+from fluxguard.supervisor.sensing.output import Shown, shown_after
+from fluxguard.supervisor.showing import status
 
 EXPLAINED, FINISHED, RUNNING, STOPPED, NOTHING = "explained", "finished", "running", "stopped", "nothing"
 """What there is to say: a cause, the end of a training, one that goes on, one that was stopped on request, nothing."""

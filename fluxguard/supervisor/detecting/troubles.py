@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from fluxguard.heartbeat import Beat
 from fluxguard.limits import Limits
-from fluxguard.supervisor.observation import History, Observation
+from fluxguard.supervisor.detecting.observation import History, Observation
+from fluxguard.supervisor.detecting.signs import cards_of, lagging, strained_little
 from fluxguard.supervisor.sensing.gpu import Card
 from fluxguard.supervisor.sensing.host import Host
-from fluxguard.supervisor.signs import cards_of, lagging, strained_little
 
 _GIB = 1 << 30
 _SLOWER = 2.0

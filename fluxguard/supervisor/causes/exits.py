@@ -7,8 +7,8 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fluxguard.supervisor.observation import Exit
-from fluxguard.supervisor.signatures import Line, shortened
+from fluxguard.supervisor.causes.signatures import Line, shortened
+from fluxguard.supervisor.detecting.observation import Exit
 
 _SHELL = {
     "Killed": 9,

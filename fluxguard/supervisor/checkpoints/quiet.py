@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fluxguard.errors import StateUnusable
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import states, verdicts
-from fluxguard.supervisor.states import Plan
+from fluxguard.supervisor.checkpoints import states, verdicts
+from fluxguard.supervisor.checkpoints.states import Plan
 
 _QUIET = 5.0
 """Seconds since the last write into a state: its trainer has gone on to something else."""

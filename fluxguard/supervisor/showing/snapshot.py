@@ -19,9 +19,9 @@ from fluxguard.limits import Limits
 from fluxguard.rundir import FOLDER, RunDir
 from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor import ledger, remembering, timeline
-from fluxguard.supervisor import status as statuses
-from fluxguard.supervisor.eta import Pace, pace_of
-from fluxguard.supervisor.status import Status
+from fluxguard.supervisor.showing import status as statuses
+from fluxguard.supervisor.showing.eta import Pace, pace_of
+from fluxguard.supervisor.showing.status import Status
 from fluxguard.supervisor.timeline import Point
 
 

@@ -16,16 +16,17 @@ from fluxguard.clock import Clock
 from fluxguard.heartbeat import Beat
 from fluxguard.limits import WatchLimits
 from fluxguard.rundir import RunDir, read_json
-from fluxguard.supervisor import machine, processes, stacks
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.detectors import Symptom
-from fluxguard.supervisor.diagnosis import Evidence
-from fluxguard.supervisor.identity import Identity
+from fluxguard.supervisor.causes.diagnosis import Evidence
+from fluxguard.supervisor.detecting.detectors import Symptom
+from fluxguard.supervisor.detecting.observation import History
 from fluxguard.supervisor.incidents import scene as scenes
+from fluxguard.supervisor.incidents import stacks
 from fluxguard.supervisor.incidents.bounded import Task
 from fluxguard.supervisor.incidents.scene import Scene
-from fluxguard.supervisor.observation import History
+from fluxguard.supervisor.sensing import machine, processes
 from fluxguard.supervisor.sensing.host import Host
+from fluxguard.supervisor.sensing.identity import Identity
 
 _FINISHED = ("ended", "given up")
 _LEAST = 1.0

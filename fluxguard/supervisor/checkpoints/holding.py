@@ -17,10 +17,11 @@ from fluxguard.launch.job import Job
 from fluxguard.launch.trainer import find
 from fluxguard.manifest import Manifest
 from fluxguard.rundir import RunDir, read_json
-from fluxguard.supervisor import belonging, ledger, states, verdicts
-from fluxguard.supervisor.belonging import Family
+from fluxguard.supervisor import ledger
+from fluxguard.supervisor.checkpoints import belonging, states, verdicts
+from fluxguard.supervisor.checkpoints.belonging import Family
+from fluxguard.supervisor.checkpoints.states import Plan
 from fluxguard.supervisor.ledger import Event, newest
-from fluxguard.supervisor.states import Plan
 
 SEALED, OUTPUT, ASIDE = "sealed", "output folder", "set aside"
 """Where a state lies: kept by fluxguard, where the trainer saved it, or put out of the way."""

@@ -13,11 +13,12 @@ from fluxguard import heartbeat
 from fluxguard.launch import masking
 from fluxguard.rundir import RunDir, read_json
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import heals, ledger, noticing, record, timeline
+from fluxguard.supervisor import ledger, noticing, record, timeline
 from fluxguard.supervisor.incidents import known
 from fluxguard.supervisor.ledger import Event, newest
-from fluxguard.supervisor.output import Shown, Tail, shown_after
 from fluxguard.supervisor.ownership import owner
+from fluxguard.supervisor.sensing import heals
+from fluxguard.supervisor.sensing.output import Shown, Tail, shown_after
 
 _LAST_LINES = 40
 _READ_BACK = 1 << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fluxguard.supervisor.durations import said
+from fluxguard.supervisor.showing.durations import said
 from fluxguard.supervisor.timeline import Point
 
 UNKNOWN = "unknown"

@@ -12,12 +12,12 @@ from typing import Any
 
 from fluxguard.launch import masking
 from fluxguard.rundir import RunDir, read_json, write_json, write_whole
-from fluxguard.supervisor.detectors import Symptom
-from fluxguard.supervisor.diagnosis import Diagnosis, Evidence
+from fluxguard.supervisor.causes.diagnosis import Diagnosis, Evidence
+from fluxguard.supervisor.detecting.detectors import Symptom
 from fluxguard.supervisor.incidents import markdown, recorder
 from fluxguard.supervisor.incidents.scene import Scene
 from fluxguard.supervisor.policy import Decision
-from fluxguard.supervisor.processes import Ending
+from fluxguard.supervisor.sensing.processes import Ending
 
 _log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from fluxguard import manifest
 from fluxguard.errors import StateUnusable
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import belonging, verdicts
-from fluxguard.supervisor.belonging import Family, stranger
+from fluxguard.supervisor.checkpoints import belonging, verdicts
+from fluxguard.supervisor.checkpoints.belonging import Family, stranger
 
 _log = logging.getLogger(__name__)
 

@@ -14,14 +14,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluxguard.launch.remedies import NO_SAMPLING
-from fluxguard.supervisor import endings, signatures
-from fluxguard.supervisor.causes import BY_NAME, CAUSES, outside
+from fluxguard.supervisor.causes import BY_NAME, CAUSES, exits, outside, signatures
 from fluxguard.supervisor.causes.cause import Cause, Ends, Says, Seen, Told, Waits
+from fluxguard.supervisor.causes.signatures import MACHINE, TRAINER, Line, shortened
 from fluxguard.supervisor.causes.watched import WATCHED
-from fluxguard.supervisor.detectors import Symptom
-from fluxguard.supervisor.observation import Exit
-from fluxguard.supervisor.processes import Usage
-from fluxguard.supervisor.signatures import MACHINE, TRAINER, Line, shortened
+from fluxguard.supervisor.detecting.detectors import Symptom
+from fluxguard.supervisor.detecting.observation import Exit
+from fluxguard.supervisor.sensing.processes import Usage
 
 if TYPE_CHECKING:
     from fluxguard.supervisor.sensing.gpu import Card
@@ -72,9 +71,9 @@ class Evidence:
         return signatures.closing(self.lines)
 
     @cached_property
-    def how(self) -> endings.How:
+    def how(self) -> exits.How:
         """How the process ended."""
-        return endings.how(self.exit, self.closing.whole)
+        return exits.how(self.exit, self.closing.whole)
 
     def ended_with(self, numbers: frozenset[int]) -> bool:
         """Return whether it ended by one of these signals (negative) or codes."""
