@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := $(if $(filter Windows_NT,$(OS)),.venv/Scripts,.venv/bin)
 PY := $(BIN)/python
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help install app demo test check bench campaign kills docs
@@ -22,8 +23,8 @@ app: install ## serve the web page on http://127.0.0.1:7860
 demo: install ## break a small training three times and see it end right
 	@$(PY) -m fluxguard demo
 
-test: install ## run all tests
-	$(PY) -m pytest
+test: install ## run all tests, shared by so many workers; WORKERS=0 runs them in one process
+	$(PY) -m pytest -n $(WORKERS)
 
 check: install ## lint and type-check
 	$(BIN)/ruff check .
@@ -37,7 +38,7 @@ campaign: install ## break trainings in every way at random moments; prints a ta
 	@$(PY) -m tests.campaign $(CAMPAIGN)
 
 kills: install ## the long version of the tests that kill at random: training, saving and patching
-	CAMPAIGN_KILLS=20 $(PY) -m pytest tests/campaign -k kill
+	CAMPAIGN_KILLS=20 $(PY) -m pytest tests/campaign -k "kill and not test_campaign"
 
 docs: install ## write the generated pages of docs/
 	$(PY) -m fluxguard.patching.document docs/rules.md

@@ -125,7 +125,7 @@ class RunOwned(InputError):
         self.output_dir = str(output_dir)
         self.pid = pid
         owner = f"process {pid}" if pid else "another process"
-        why = f"is owned by another supervisor ({owner}); see `fluxguard status {output_dir}`"
+        why = f"is supervised already ({owner}): `fluxguard watch {output_dir}` shows it, `fluxguard stop` stops it"
         super().__init__(output_dir, "" if pid == 0 else why)
 
 

@@ -25,6 +25,9 @@ AGAIN = 75
 NEVER = 78
 """Exit code of an end that would only repeat itself (EX_CONFIG)."""
 
+BEATS_OF = "run"
+"""In a folder of heartbeats outside the run directory: the file that names the run directory."""
+
 _SHARED_MEMORY = Path("/dev/shm")
 _REPLACE_TRIES = 5
 _REPLACE_PAUSE = 0.05
@@ -155,7 +158,7 @@ class RunDir:
 
     @property
     def aside(self) -> Path:
-        """States that do not verify, or embody the same steps as another one."""
+        """States that do not verify, that a trainer could not go on from, or that embody the same steps as another."""
         return self.root / "aside"
 
     @property
@@ -196,6 +199,11 @@ class RunDir:
         """The stacks of a process that the guard ended."""
         return self.root / f"stacks.{rank}.txt"
 
+    @property
+    def kept_beats(self) -> Path:
+        """The last heartbeats of a run that is over, and all of them where there is no memory for them."""
+        return self.root / "beats"
+
     def beats(self) -> Path:
         """Return the folder of the heartbeats: the one in run.json, else where this machine would put it."""
         known = read_json(self.run)
@@ -205,17 +213,26 @@ class RunDir:
         """Make the folder of the heartbeats, in memory where the platform has that, and record it in run.json."""
         folder = self._beats_here()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder != self.kept_beats:
+            write_whole(folder / BEATS_OF, os.fsencode(self.root))
         write_json(self.run, {"beats": str(folder)})
         return folder
 
     def _beats_here(self) -> Path:
         # A name that others cannot guess is not needed: the folder itself is closed to them, or it is not ours.
-        digest = f"{_digest(str(self.root)):08x}"
-        if sys.platform.startswith("linux") and os.access(_SHARED_MEMORY, os.W_OK):
-            folder = _SHARED_MEMORY / f"fluxguard-{os.getuid()}-{digest}"
+        prefix = beats_in_memory()
+        if prefix is not None:
+            folder = prefix.with_name(f"{prefix.name}{_digest(str(self.root)):08x}")
             if not folder.exists() or folder.stat().st_uid == os.getuid():
                 return folder
-        return self.root / "beats"
+        return self.kept_beats
+
+
+def beats_in_memory() -> Path | None:
+    """Return what the folders of this user's heartbeats in memory begin with; None where the platform has none."""
+    if sys.platform.startswith("linux") and os.access(_SHARED_MEMORY, os.W_OK):
+        return _SHARED_MEMORY / f"fluxguard-{os.getuid()}-"
+    return None
 
 
 def _digest(text: str) -> int:

@@ -13,16 +13,18 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from tests import workers
 from tests.warm import TAG, Starter, WarmProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 FAULTS = ROOT / "tests" / "faults"
 
-HARD_LIMIT = 30.0
+HARD_LIMIT = 60.0
 POLL = 0.02
 _MARKERS = (  # here and not in pyproject.toml, which is out of sight when pytest is given a checkout elsewhere
     "integration: starts real processes (each with a hard outer limit)",
@@ -103,6 +105,22 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register our markers."""
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give tests of real processes more time, and let workers begin with what takes long."""
+    for item in items:
+        own = item.get_closest_marker("timeout")
+        if item.get_closest_marker("integration") and (own is None or own.args[0] < workers.PATIENCE):
+            item.add_marker(pytest.mark.timeout(workers.PATIENCE), append=False)
+    if workers.is_one(config):
+        items[:] = workers.ordered(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let workers share the tests file by file."""
+    return workers.scheduler(config, log)
 
 
 def _imports_torch(program: str | os.PathLike[str]) -> bool:

@@ -19,7 +19,7 @@ from tests.supervisor.conftest import FAKE
 
 pytestmark = pytest.mark.integration
 
-OUTER = 15.0
+OUTER = 45.0
 
 
 class Command:

@@ -147,3 +147,11 @@ def test_public_names_are_gathered_once_and_sorted() -> None:
     """What __all__ names exists."""
     assert sorted(fluxguard.__all__) == list(fluxguard.__all__)
     assert all(hasattr(fluxguard, name) for name in fluxguard.__all__)
+
+
+def test_every_verb_stands_in_a_panel_of_the_help() -> None:
+    """And no panel names one that is not there."""
+    from fluxguard.cli.verbs import PANELS, app
+
+    told = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    assert sorted(verb for verbs in PANELS.values() for verb in verbs) == sorted(told)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import sys
+from collections.abc import Sequence
 
 from fluxguard.cli import (
     explaining,
@@ -68,5 +70,15 @@ def _os_error(error: OSError) -> tuple[int, str]:
 
 
 def _said(code: int, text: str) -> int:
-    printing.error(text)
+    printing.error(_masked(text, sys.argv[1:]))
     return code
+
+
+def _masked(text: str, words: Sequence[str]) -> str:
+    """Return a message without the secrets that the command line or the environment holds, which it may quote."""
+    from fluxguard.launch import masking  # only a failure needs it
+
+    ours = words[: words.index("--")] if "--" in words else words
+    # Addresses among our own words are those of people to tell, of which any part may be a key.
+    addresses = {word.partition("=")[2] if word.startswith("-") else word for word in ours if "://" in word}
+    return masking.mask(text, masking.secrets_of(words, os.environ) | addresses)

@@ -31,7 +31,7 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Move earlier outputs aside
 Replace = Annotated[bool, typer.Option("--replace", help="As --fresh, if the command has changed.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Show the trainer's own output as well.")]
 Weights = Annotated[
-    Path | None, typer.Option(help="What a trainer that fluxguard does not know leaves at its end; then verified.")
+    Path | None, typer.Option(help="What an unknown trainer leaves at its end, in the output folder; then verified.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell: never end or restart the training.")]
 Check = Annotated[bool, typer.Option("--check", help="Start nothing; say whether it can be done.")]

@@ -5,6 +5,7 @@ Each remedy is a ladder: asked again, it goes one rung further, until nothing is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -22,8 +23,10 @@ REMEDIES = (FEWER_WORKERS, NO_SAMPLING, MORE_SWAP, CACHE_ASIDE)
 
 FLUX_MOST_SWAPPED = 35
 """Of 19 double and 38 single blocks two of each kind stay, a double one counting as two single ones: 17 and 36 go."""
-_FIRST_SWAP = 12
-_MORE_SWAP = 6  # about 2 GB
+_SWAP_RUNGS = 3
+"""A third of what can be swapped, two thirds, all of it: each rung costs a whole attempt, and each of these frees
+about 4 GB."""
+_LEAST_SWAP = 4  # a rung that frees next to nothing is passed over
 _OF_SPLIT_MODE = 18  # what upstream makes of --split_mode
 _NEVER = "1000000"  # epochs: the command line can take no flag of a file back, but move its next time out of reach
 
@@ -68,6 +71,24 @@ def after(argv: Sequence[str], taken: Iterable[str], flags: Flags, *, most_swapp
     return tuple(argv)
 
 
+_SAID = re.compile(r"(?P<flag>--\w+) (?P<now>.+) \(was (?P<before>.+)\)")
+
+
+def net(said: Iterable[str]) -> tuple[str, ...]:
+    """Return what several rungs have changed in all, for people: each flag once, as it is now and as it was at first.
+
+    `said` are the `flags` of changes, in order.
+    """
+    found: dict[str, str] = {}
+    for flag in said:
+        known = _SAID.fullmatch(flag)
+        before = _SAID.fullmatch(found.get(known["flag"], "")) if known else None
+        if known and before:
+            flag = f"{known['flag']} {known['now']} (was {before['before']})"
+        found[known["flag"] if known else flag] = flag
+    return tuple(found.values())
+
+
 _Rung = Callable[[tuple[str, ...], Flags, int], "tuple[tuple[str, ...], tuple[str, ...]] | None"]
 
 
@@ -106,7 +127,8 @@ def _more_swap(args: tuple[str, ...], flags: Flags, most: int) -> tuple[tuple[st
         now = _OF_SPLIT_MODE if flags.split_mode else 0
     if now >= most or flags.cpu_offload_checkpointing:
         return None
-    more = min(now + _MORE_SWAP if now else _FIRST_SWAP, most)
+    rungs = (-(-most * rung // _SWAP_RUNGS) for rung in range(1, _SWAP_RUNGS + 1))
+    more = next((rung for rung in rungs if rung >= now + _LEAST_SWAP), most)
     said = (f"--blocks_to_swap {more} (was {now})",)
     return (*without(args, ["blocks_to_swap"]), "--blocks_to_swap", str(more)), said
 

@@ -44,8 +44,11 @@ class Attempt:
 
     @property
     def mark(self) -> bytes:
-        """The uuid as the heartbeat carries it."""
-        return uuid.UUID(self.uuid).bytes
+        """The uuid as the heartbeat carries it; empty, like no heartbeat, when somebody has edited the ledger."""
+        try:
+            return uuid.UUID(self.uuid).bytes
+        except ValueError:
+            return b""
 
     def exit(self, run: RunDir) -> Exit | None:
         """Return how it ended, None while its keeper keeps it, or an empty Exit when that is gone without a word."""
@@ -72,12 +75,10 @@ class Attempt:
         return max(shown.bar, self.start_step) if hardened else self.start_step + shown.bar
 
     def beats(self, run: RunDir) -> list[Beat]:
-        """Return the last heartbeat of each of its ranks; they are readable after its death."""
-        try:
-            paths = sorted(path for path in run.beats().glob("beat.*") if path.suffix[1:].isdigit())
-        except OSError:
-            return []
-        return [beat for path in paths if (beat := heartbeat.read(path)) is not None and beat.attempt == self.mark]
+        """Return the last heartbeat of each of its ranks on this machine, by rank; readable after its death, too."""
+        folder = run.beats()
+        found = (heartbeat.read(heartbeat.path_for(folder, rank)) for rank in heartbeat.ranks(folder))
+        return [beat for beat in found if beat is not None and beat.attempt == self.mark]
 
     def processes(self) -> list[Identity]:
         """Return every process of it that lives, its keeper left out."""
@@ -98,6 +99,7 @@ def spawn(
     kills_before: int,
     notes: Sequence[str] = (),
     weights_before: Sequence[int] | None = None,
+    states_before: Mapping[str, str] | None = None,
 ) -> Attempt:
     """Start an attempt under a keeper; the ledger knows of it before it exists. Raises OSError.
 
@@ -116,6 +118,7 @@ def spawn(
         kills_before=kills_before,
         notes=list(notes),
         weights_before=None if weights_before is None else list(weights_before),
+        states_before=states_before,
     )
     marked = {**env, RUN_VARIABLE: str(run.root), ATTEMPT_VARIABLE: mark, LIMITS_VARIABLE: str(run.limits)}
     try:

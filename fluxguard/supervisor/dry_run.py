@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from fluxguard.launch import masking
 from fluxguard.launch.command import Refusal
-from fluxguard.supervisor import record, restart, setback
+from fluxguard.supervisor import distrust, record, restart, setback
 from fluxguard.supervisor.attempt import Attempt
 from fluxguard.supervisor.causes.diagnosis import Diagnosis
 from fluxguard.supervisor.checkpoints.states import Sealed
@@ -35,7 +35,8 @@ class DryRun(Supervision):
         return Ending((), tuple(one.pid for one in attempt.processes()), 0.0)
 
     def _restart(self) -> Restart:
-        return restart.choose(self.run, self.trainee, self.plan, self._seal())
+        distrusted, every = distrust.known(self.ledger.events), self.limits.save.every
+        return restart.choose(self.run, self.trainee, self.plan, self._seal(), distrusted, save_every=every)
 
     def _seal(self) -> Sealed:
         # Before an attempt it is part of starting; afterwards nothing is moved.
@@ -53,9 +54,9 @@ class DryRun(Supervision):
         self, attempt: Attempt, watched: Watched, sensors: Sensors, known: Diagnosis | None
     ) -> Attempt | Outcome:
         gathered = self._gathered(attempt, watched, sensors)
-        start = self._restart()
+        start, diagnosis = self._restart(), setback.explain(gathered, known)
         earlier = record.setbacks(self.ledger.events)
-        diagnosis, mine, decision = setback.judge(gathered, start, earlier, self.limits, known, self._offers)
+        mine, decision = setback.judge(gathered, diagnosis, start, earlier, self.limits, self._offers)
         self._say(attempt, mine.step, diagnosis, decision, start)
         ended = gathered.evidence.exit
         if ended is None:

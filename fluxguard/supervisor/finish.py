@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.causes.diagnosis import Diagnosis
+from fluxguard.supervisor.causes.diagnosis import Diagnosis, named
+from fluxguard.supervisor.causes.ending import UNKNOWN, UNVERIFIED
+from fluxguard.supervisor.causes.numbers import NOT_NUMBERS
 from fluxguard.supervisor.checkpoints import weights
 from fluxguard.supervisor.checkpoints.states import Plan
 from fluxguard.supervisor.trainee import Trainee
@@ -32,24 +35,24 @@ def judge(trainee: Trainee, plan: Plan, attempt: Attempt, applied: int) -> Finis
         return Finish(reason=UNNAMED, weights="", size=None)
     found = weights.verify(trainee.weights, newer_than=_newer_than(attempt, trainee.weights))
     if not found.verified:
-        return Diagnosis(
-            cause="no verified weights",
-            words=f"The trainer said it was done, but its final weights do not verify: {found.reason}.",
-            advice="The last lines of its output are in the report.",
-            place="final weights",
-        )
+        return named(UNVERIFIED if found.finite else NOT_NUMBERS, found.reason)
     path, size = str(trainee.weights), trainee.weights.stat().st_size
     if trainee.foreign:
         return Finish(reason=f"finished and verified: {found.reason}", weights=path, size=size)
     if plan.planned_steps and applied != plan.planned_steps:
-        return Diagnosis(
-            cause="wrong number of steps",
-            words=f"The trainer ended after {applied} of {plan.planned_steps} planned steps.",
-            advice="Harden the trainer (`fluxguard apply-patches`): upstream's own step counting is wrong here.",
-            place="end",
-            again=False,
-        )
+        return named("wrong number of steps", f"{applied} of {plan.planned_steps}")
     return Finish(reason=f"finished and verified: {applied} steps, {found.reason}", weights=path, size=size)
+
+
+def better(known: Diagnosis | None, told: Callable[[], Diagnosis]) -> Diagnosis:
+    """Return why an attempt did not finish: what is `known`, or what its output and the counters have told.
+
+    That weights are missing says nothing about why: a trainer that finds no images says so and ends with code 0. Pure.
+    """
+    if known is not None and known.cause != UNVERIFIED:
+        return known
+    found = told()
+    return found if known is None or found.cause != UNKNOWN else known
 
 
 def stamp(path: Path | None) -> list[int]:

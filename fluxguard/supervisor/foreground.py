@@ -15,7 +15,7 @@ from typing import Any
 from fluxguard.clock import SystemClock
 from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import admission, settling
+from fluxguard.supervisor import admission, beats, settling
 from fluxguard.supervisor import ledger as ledgers
 from fluxguard.supervisor.dry_run import DryRun
 from fluxguard.supervisor.learning import Chosen
@@ -93,6 +93,8 @@ def supervise(
             leave_asked=lambda: bool(leaving),
         )
         outcome = supervision.to_the_end()
+        if not outcome.left:
+            beats.put_away(order.run)
     if outcome.left and "SIGTERM" not in leaving:
         _hand_over(order.run, again)
     return outcome

@@ -81,9 +81,9 @@ def _runnable(argv: tuple[str, ...], cwd: Path, python: Path | None, env: Mappin
 
 
 def _weights(named: Path | None, output_dir: Path) -> Path | None:
-    """Return the final weights; a relative name lies in the output folder."""
+    """Return the final weights; a relative name lies in the output folder, also when it is written as from here."""
     if named is None:
         return None
     if named.suffix != ".safetensors":
         raise InputError("--weights", f"{named} is no .safetensors: nothing else can be verified")
-    return output_dir / named
+    return named.absolute() if named.absolute().is_relative_to(output_dir) else output_dir / named

@@ -21,7 +21,8 @@ class Event:
     """One line of the ledger."""
 
     kind: str
-    """job, plan, attempt, spawned, adopted, healed, trouble, ended, incident, decision, would, finished or stopped."""
+    """job, plan, attempt, spawned, adopted, healed, trouble, ended, distrusted, incident, decision, would, finished or
+    stopped."""
     at: float
     """Seconds since the epoch."""
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -101,7 +102,7 @@ class Ledger:
         for subscriber in tuple(self._subscribers):
             try:
                 subscriber(event)
-            except (OSError, ValueError):  # a terminal that is gone, or one that cannot show a character
+            except Exception:  # noqa: BLE001 - a terminal that is gone, or any other listener, must not end a supervision
                 self._subscribers.remove(subscriber)
                 _log.warning("a listener failed and is told nothing more")
 

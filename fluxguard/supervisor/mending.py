@@ -15,12 +15,15 @@ from pathlib import Path
 
 from fluxguard.clock import Clock
 from fluxguard.launch.remedies import CACHE_ASIDE, Change
+from fluxguard.supervisor.incidents.bounded import Task
 
 _log = logging.getLogger(__name__)
 
 _CACHE = ".npz"
 _ASIDE = ".broken"
 _SEARCH_TAKES = 30.0
+_ONE_FILE = 10.0
+"""Seconds that the last file may take when the time for the search is over."""
 _LONGEST_LINE = 4096
 _CHUNK = 1 << 20
 
@@ -31,19 +34,34 @@ def offer(proof: Iterable[str], folders: Sequence[Path], cwd: Path, clock: Clock
     Those that the proof names, else any in the folders, as far as they can be read in half a minute: what numpy says of
     a broken file does not name it.
     """
-    named = {path for line in proof for path in _named(line, folders, cwd)}
-    broken = [path for path in sorted(named) if why_broken(path)]
-    if not broken:
-        until = clock.monotonic() + _SEARCH_TAKES
-        broken = [path for path in _caches(folders) if clock.monotonic() < until and why_broken(path)]
+    lines = list(proof)
+    # On a thread: a share that does not answer holds up a read for ever, and with it what is done about the run.
+    broken, why = Task("cache files", lambda: _broken(lines, folders, cwd, clock)).result(_SEARCH_TAKES + _ONE_FILE)
+    if not isinstance(broken, list):
+        _log.warning("the search for broken cache files is %s", why)
+        return None
     if not broken:
         return None
     files = tuple(map(str, broken))
     return Change(remedy=CACHE_ASIDE, flags=tuple(f"{file} set aside" for file in files), files=files)
 
 
-def set_aside(files: Iterable[str]) -> None:
+def _broken(lines: Iterable[str], folders: Sequence[Path], cwd: Path, clock: Clock) -> list[Path]:
+    named = {path for line in lines for path in _named(line, folders, cwd)}
+    broken = [path for path in sorted(named) if why_broken(path)]
+    if not broken:
+        until = clock.monotonic() + _SEARCH_TAKES
+        broken = [path for path in _caches(folders) if clock.monotonic() < until and why_broken(path)]
+    return broken
+
+
+def set_aside(files: Sequence[str]) -> None:
     """Rename broken cache files out of the trainer's way; one that cannot be renamed is left, with a warning."""
+    if files:
+        Task("cache files", lambda: _rename(files)).result(_SEARCH_TAKES)
+
+
+def _rename(files: Iterable[str]) -> None:
     for file in files:
         try:
             if why_broken(Path(file)):

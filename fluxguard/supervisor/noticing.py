@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fluxguard.heartbeat import Beat
+from fluxguard.launch import masking
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import timeline
@@ -15,9 +16,20 @@ from fluxguard.supervisor.ledger import Event, Ledger
 
 
 def notice(
-    run: RunDir, ledger: Ledger, attempt: Attempt, history: History, limits: Limits, *, at: float, step: int
+    run: RunDir,
+    ledger: Ledger,
+    attempt: Attempt,
+    history: History,
+    limits: Limits,
+    *,
+    at: float,
+    step: int,
+    secrets: Iterable[str] = (),
 ) -> None:
-    """Keep what is to be noticed after a look that sampled, `at` seconds since the epoch. `step` are the true steps."""
+    """Keep what is to be noticed after a look that sampled, `at` seconds since the epoch. `step` are the true steps.
+
+    What the output says may hold `secrets`, which are hidden.
+    """
     known = kinds(ledger.events, attempt.uuid)
     for trouble in troubles(history, limits):
         if trouble.kind not in known:
@@ -25,7 +37,7 @@ def notice(
                 "trouble",
                 attempt=attempt.uuid,
                 kind=trouble.kind,
-                words=trouble.words,
+                words=masking.mask(trouble.words, secrets),
                 advice=trouble.advice,
                 step=step,
             )

@@ -16,7 +16,7 @@ from fluxguard.errors import InputError
 from fluxguard.launch import command, dataset, interpreter, job, masking, remedies, trainsh
 from fluxguard.launch.flags import Flags, final_weights
 from fluxguard.launch.trainer import Trainer, find, script_index
-from fluxguard.limits import Limits, SaveLimits
+from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir, read_json
 from fluxguard.supervisor import learning
 from fluxguard.supervisor.checkpoints.states import Plan
@@ -228,8 +228,8 @@ def _trainee(trainer: Trainer, flags: Flags, python: Path, env: Mapping[str, str
         if isinstance(found, command.Refusal):
             return found
         if not hardened:
-            spe, every = plan.steps_per_epoch, SaveLimits().every
-            found = command.paced(found, flags, step_seconds=plan.step_seconds, every=every, steps_per_epoch=spe)
+            spe, seconds = plan.steps_per_epoch, plan.step_seconds
+            found = command.paced(found, flags, step_seconds=seconds, every=plan.save_every, steps_per_epoch=spe)
         return command.interpreted(found, trainer, python)
 
     run = command.interpreted(argv, trainer, python)

@@ -90,8 +90,8 @@ def decide(
     """Return what happens next. `setbacks` are those of the run so far, the present one last.
 
     `offers` is what another attempt could do otherwise, mildest first: where a plain restart would be useless, the
-    first of them is tried; only when none is left the run stops. `chance`, from 0 to 1, spreads the waits of runs that
-    failed together.
+    first of them is tried; only when none is left, or as many as there may be restarts brought no progress, the run
+    stops. `chance`, from 0 to 1, spreads the waits of runs that failed together.
     """
     reason = next(filter(None, (rule(diagnosis, setbacks, limits) for rule in STOPS)), None)
     reason = reason or (_recurs(diagnosis, setbacks) if offers else None)
@@ -100,7 +100,7 @@ def decide(
         return Decision(
             action="restart", reason=f"another attempt can end differently ({diagnosis.cause})", after=after
         )
-    if offers and limits.max_restarts:
+    if offers and _changed(setbacks) < limits.max_restarts:
         change = offers[0]
         otherwise = f"{reason}, so the next one is made otherwise: {change.remedy} ({', '.join(change.flags)})"
         return Decision(action="restart", reason=otherwise, change=change)
@@ -131,6 +131,11 @@ def _wait(diagnosis: Diagnosis, setbacks: Sequence[Setback], limits: Limits, cha
     shortest = limits.watch.backoff
     last = max(shortest, alike[-2].after if len(alike) > 1 else 0.0)
     return float(min(shortest + chance * (3 * last - shortest), limits.watch.backoff_ceiling))
+
+
+def _changed(setbacks: Sequence[Setback]) -> int:
+    """Return how often something was done otherwise since there was progress."""
+    return sum(one.remedy is not None for one in _since_progress(setbacks))
 
 
 def _since_progress(setbacks: Sequence[Setback]) -> Sequence[Setback]:

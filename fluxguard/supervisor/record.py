@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from fluxguard.launch.remedies import net as net_flags
 from fluxguard.rundir import RunDir
+from fluxguard.supervisor import distrust
 from fluxguard.supervisor.causes.signatures import TRAINER
 from fluxguard.supervisor.checkpoints import states
-from fluxguard.supervisor.checkpoints.states import Plan, Sealed
+from fluxguard.supervisor.checkpoints.states import Plan, Sealed, State
 from fluxguard.supervisor.ledger import Event, Ledger, newest
 from fluxguard.supervisor.policy import Setback
 from fluxguard.supervisor.sensing.heals import Heal
@@ -18,6 +21,18 @@ from fluxguard.supervisor.sensing.heals import Heal
 def began(ledger: Ledger) -> float:
     """Return when the first attempt of a run was made, seconds since the epoch; older states are not the run's."""
     return next((event.at for event in ledger.events if event.kind == "attempt"), float("inf"))
+
+
+def others(ledger: Ledger) -> dict[str, str] | None:
+    """Return the states that lay in the output folder before the run began, by name; None where nobody has noted it."""
+    first = next((event for event in ledger.events if event.kind == "attempt"), None)
+    known = first.values.get("states_before") if first else None
+    return {str(name): str(stamp) for name, stamp in known.items()} if isinstance(known, dict) else None
+
+
+def seal(run: RunDir, ledger: Ledger, plan: Plan) -> Sealed:
+    """Seal the states that are the run's."""
+    return states.seal(run, plan, since=began(ledger), others=others(ledger))
 
 
 def planned(ledger: Ledger, accumulation: int) -> Plan:
@@ -38,8 +53,8 @@ def stopped(run: RunDir, ledger: Ledger, plan: Plan, reason: str, *, reached: in
     `reached` are the true steps it had come to; `refused` says that its newest state is why it stopped.
     """
     known = not foreign(ledger.events)
-    sealed = states.seal(run, plan, since=began(ledger)) if known else Sealed()
-    state = next(states.verified(run, plan, []), None) if known else None
+    sealed = seal(run, ledger, plan) if known else Sealed()
+    state = _left(run, ledger, plan) if known else None
     step = state.true_step if state else 0
     again = f", {reached - step} steps will be trained again" if reached > step else ""
     if not known:
@@ -57,6 +72,17 @@ def stopped(run: RunDir, ledger: Ledger, plan: Plan, reason: str, *, reached: in
         run.stop.unlink(missing_ok=True)
     ledger.add("stopped", reason=reason, applied_steps=step)
     return reason
+
+
+def _left(run: RunDir, ledger: Ledger, plan: Plan) -> State | None:
+    """Return the state that a stopped run keeps; where that were none, those that were distrusted get another trial."""
+    distrusted = distrust.known(ledger.events)
+    against = functools.partial(distrust.reason, distrusted)
+    found = next(states.verified(run, plan, [], against=against), None)
+    if found is None and distrusted:
+        distrust.give_back(run, distrusted)
+        found = next(states.verified(run, plan, []), None)
+    return found
 
 
 def plan(ledger: Ledger, plan: Plan, doubt: str) -> None:
@@ -175,6 +201,15 @@ class Remedy:
     def words(self) -> str:
         """What it is, in words."""
         return f"{self.name} ({', '.join(self.flags)})" if self.flags else self.name
+
+
+def net(taken: Iterable[Remedy]) -> list[Remedy]:
+    """Return what a run does otherwise in all: each remedy once, with its newest reason, whatever its rungs were."""
+    found: dict[str, Remedy] = {}
+    for one in taken:
+        before = found.pop(one.name, None)
+        found[one.name] = replace(one, flags=net_flags((*before.flags, *one.flags))) if before else one
+    return list(found.values())
 
 
 def remedies(events: Sequence[Event]) -> list[Remedy]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from fluxguard.clock import Clock
 from fluxguard.launch.command import Refusal, StartPoint
 from fluxguard.launch.remedies import CACHE_ASIDE, Change
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import mending, pace, timeline
+from fluxguard.supervisor import distrust, mending, pace, timeline
 from fluxguard.supervisor.causes.diagnosis import Diagnosis
 from fluxguard.supervisor.checkpoints import states
 from fluxguard.supervisor.checkpoints.states import Plan, Sealed, State
@@ -34,20 +35,34 @@ class Restart:
         return self.state.true_step if self.state else 0
 
 
-def choose(run: RunDir, trainee: Trainee, plan: Plan, sealed: Sealed) -> Restart:
-    """Return where to start, once everything that no trainer writes any more is sealed."""
+def choose(
+    run: RunDir,
+    trainee: Trainee,
+    plan: Plan,
+    sealed: Sealed,
+    distrusted: Mapping[str, str] = MappingProxyType({}),
+    *,
+    save_every: float | None = None,
+) -> Restart:
+    """Return where to start, once everything that no trainer writes any more is sealed.
+
+    `distrusted` are the states that are not to be used though they verify, as `distrust.known` says; `save_every` is
+    the seconds between two states that the run's limits want.
+    """
     if trainee.foreign:
         return Restart(trainee.argv, None)
-    plan = replace(plan, step_seconds=pace.step_seconds(timeline.read(run)))
+    plan = replace(plan, step_seconds=pace.step_seconds(timeline.read(run)), save_every=save_every)
     aside = [*sealed.aside, *sealed.unread]
     refused: Refusal | None = None
-    for state in states.verified(run, plan, aside, sealed.fresh):
+    for state in states.verified(run, plan, aside, sealed.fresh, lambda folder: distrust.reason(distrusted, folder)):
         argv = trainee.resumed(_start_point(state), plan)
         if not isinstance(argv, Refusal):
             return Restart(argv, state, tuple(aside))
         if refused is None:
             aside.append(f"the state of step {state.true_step} is not used: {argv.reason}")
         refused = refused or argv
+    if refused is None and (why := distrust.refusal(distrusted)):
+        refused = Refusal(why)
     return Restart(refused or trainee.argv, None, tuple(aside))
 
 

@@ -76,6 +76,9 @@ def command(run: RunDir, env: Mapping[str, str]) -> Command | Unknown:
     said = read_json(run.job)
     if said is None:
         return Unknown(f"{run.job} cannot be read: start it again by its own command")
+    there = Path(str(said.get("output_dir", run.output_dir)))
+    if there.resolve() != run.output_dir.resolve():
+        return Unknown(f"it was moved or copied here, and its command saves into {there}: change that, then start it")
     arguments, cwd = said.get("arguments"), Path(str(said.get("arguments_in", "")))
     if not isinstance(arguments, list) or not arguments:
         return Unknown("it was begun by an older fluxguard: start it again by its own command")
@@ -128,7 +131,12 @@ def resume(
             if left := _wait_for_another_machine(run, clock, tell):
                 done.append(Resumed(run, 1, left))
                 continue
-            going[foreground.detached(run, how.arguments, cwd=how.cwd)] = run
+            try:
+                going[foreground.detached(run, how.arguments, cwd=how.cwd)] = run
+            except OSError as error:  # of one run: the others are taken up all the same
+                done.append(Resumed(run, 1, f"could not be taken up again: {error}"))
+                tell(run, done[-1].words)
+                continue
             tell(run, f"taken up again; what its supervisor says is in {foreground.log_of(run)}")
         clock.sleep(_LOOK)
         for pid in [pid for pid in going if processes.exit_code(pid) is not None]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -59,9 +60,17 @@ def _judge(process: psutil.Process, run: RunDir, known: Collection[str]) -> Riva
         attempt = env.get(ATTEMPT_VARIABLE, "")
         return Rival(process.pid, by_us=True) if attempt and attempt not in known and _lives(process) else None
     script = trainer.script_index(words)
-    if script is None or "supervise" in words[:script] or not _lives(process):  # a supervisor that hands over to us
+    if script is None or _supervises(words[:script]) or not _lives(process):
         return None
     return Rival(process.pid, by_us=False) if run.output_dir in _folders(process, words) else None
+
+
+def _supervises(words: Sequence[str]) -> bool:
+    """Whether a command, up to its trainer, is `fluxguard supervise`: one that hands over to us trains nothing itself.
+
+    However it was started, behind a wrapper too, the word before the verb names fluxguard.
+    """
+    return any("fluxguard" in before and word == "supervise" for before, word in pairwise(words))
 
 
 def _folders(process: psutil.Process, words: list[str]) -> Iterator[Path]:

@@ -14,7 +14,7 @@ from fluxguard.launch.command import Refusal
 from fluxguard.launch.remedies import Change
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import noticing, record
+from fluxguard.supervisor import distrust, finish, noticing, record
 from fluxguard.supervisor.attempt import Attempt
 from fluxguard.supervisor.causes.diagnosis import Diagnosis, Evidence, diagnose
 from fluxguard.supervisor.detecting.detectors import Symptom
@@ -71,7 +71,7 @@ def gather(
     taken = evidence.take(run, attempt, symptom, history, clock, watch)
     step = attempt.true_step(history.last.beat, history.last.shown, hardened=trainee.hardened)
     seen = masking.everywhere(taken.evidence, trainee.secrets)
-    told = tuple(trouble.text for trouble in troubles(history, limits))
+    told = tuple(masking.mask(trouble.text, trainee.secrets) for trouble in troubles(history, limits))
     seen = replace(seen, step=step, lines=masking.lines(lines, trainee.secrets), troubles=told)
     figures = dict(taken.figures)
     ending = processes.end(attempt.processes, clock, grace=watch.grace, reap=watch.reap)
@@ -93,16 +93,28 @@ def gather(
     )
 
 
+def explain(gathered: Gathered, known: Diagnosis | None) -> Diagnosis:
+    """Return why it happened, without secrets; `known` is what was found out already."""
+    found = finish.better(known, lambda: diagnose(gathered.symptom, gathered.evidence))
+    return _without_secrets(found, gathered.secrets)
+
+
+def distrusts(gathered: Gathered, diagnosis: Diagnosis) -> str:
+    """Return why the state that it started from is not to be used again, or an empty text."""
+    phase = gathered.symptom.phase if gathered.symptom.kind == "ended" else ""
+    start_step, step = gathered.attempt.start_step, gathered.evidence.step
+    return distrust.why(diagnosis, phase=phase, start_step=start_step, step=step)
+
+
 def judge(
     gathered: Gathered,
+    diagnosis: Diagnosis,
     start: Restart,
     earlier: list[Setback],
     limits: Limits,
-    known: Diagnosis | None,
     offers: Callable[[Diagnosis], Sequence[Change]] = lambda _: (),
-) -> tuple[Diagnosis, Setback, Decision]:
-    """Return why it happened, how it counts, and what is done about it. Pure, but for what `offers` looks up."""
-    diagnosis = _without_secrets(known or diagnose(gathered.symptom, gathered.evidence), gathered.secrets)
+) -> tuple[Setback, Decision]:
+    """Return how it counts, and what is done about it. Pure, but for what `offers` looks up."""
     step = gathered.evidence.step
     setback = Setback(
         cause=diagnosis.cause,
@@ -115,7 +127,7 @@ def judge(
     decision = decide(diagnosis, [*earlier, setback], limits, offers=offers(diagnosis), chance=chance)
     if decision.action == "restart" and isinstance(start.argv, Refusal):
         decision = Decision(action="stop", reason=start.argv.reason)
-    return diagnosis, setback, decision
+    return setback, decision
 
 
 def _without_secrets(diagnosis: Diagnosis, secrets: frozenset[str]) -> Diagnosis:

@@ -14,7 +14,7 @@ from fluxguard.errors import InputError
 from fluxguard.launch import job, masking
 from fluxguard.rundir import FOLDER, RunDir, read_json, write_json
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import ledger, record, remembering
+from fluxguard.supervisor import beats, ledger, record, remembering
 from fluxguard.supervisor.checkpoints import weights
 from fluxguard.supervisor.detecting import patterns
 from fluxguard.supervisor.learning import Chosen
@@ -45,6 +45,7 @@ def settle_job(order: Order, chosen: Chosen, *, fresh: bool, arguments: Sequence
     remembering.tell_guard(run, chosen.grown(remembering.learned(run)))
     if order.watch_log is not None:
         patterns.keep(run, order.watch_log)
+    beats.clear_leftovers()
     run.open_beats()
     return ""
 

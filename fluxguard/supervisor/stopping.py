@@ -7,7 +7,7 @@ from fluxguard.clock import Clock
 from fluxguard.errors import InputError
 from fluxguard.limits import Limits, WatchLimits
 from fluxguard.rundir import RunDir, write_json
-from fluxguard.supervisor import admission, record
+from fluxguard.supervisor import admission, beats, record
 from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor.checkpoints import states
 from fluxguard.supervisor.detecting.observation import Observation
@@ -92,4 +92,6 @@ def _in_its_place(run: RunDir, clock: Clock, watch: WatchLimits) -> str:
         )
         step = attempt.true_step(seen.beat, seen.shown, hardened=record.hardened(ledger.events))
         ledger.add("ended", attempt=attempt.uuid, code=None, signal=None, step=step)
-    return record.stopped(run, ledger, plan, "stopped on request")
+    reason = record.stopped(run, ledger, plan, "stopped on request")
+    beats.put_away(run)
+    return reason

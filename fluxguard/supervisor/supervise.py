@@ -14,6 +14,7 @@ from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor import (
+    distrust,
     finish,
     learning,
     mending,
@@ -167,7 +168,8 @@ class Supervision:
         attempts.forget(self.run, attempt.uuid)
         self._around.look(attempt, seen.now, self._true_step(attempt, seen))
         if not (self.trainee.hardened or self.trainee.foreign):
-            self._lister.look(self.plan, since=attempt.at, now=self.clock.wall())
+            others = record.others(self.ledger)
+            self._lister.look(self.plan, since=attempt.at, now=self.clock.wall(), others=others)
         early = seen.now - self._bounded_at <= _BOUND_EVERY
         if not early or seen.output > _LARGEST_LOG:
             self._bounded_at = seen.now
@@ -176,7 +178,8 @@ class Supervision:
     def _sampled(self, history: History, attempt: Attempt) -> None:
         """Keep what is to be noticed of a training that goes on."""
         step = self._true_step(attempt, history.last)
-        noticing.notice(self.run, self.ledger, attempt, history, self.limits, at=self.clock.wall(), step=step)
+        at, secrets = self.clock.wall(), self.trainee.secrets
+        noticing.notice(self.run, self.ledger, attempt, history, self.limits, at=at, step=step, secrets=secrets)
 
     def _learn(self, seen: Observation) -> None:
         plan = states.with_plan(
@@ -247,9 +250,11 @@ class Supervision:
             signal=ended.signal if ended else None,
             step=gathered.evidence.step,
         )
+        diagnosis = setback.explain(gathered, known)
+        distrust.note(self.ledger, attempt.uuid, setback.distrusts(gathered, diagnosis))
         start = self._restart()
         earlier = record.setbacks(self.ledger.events)
-        diagnosis, mine, decision = setback.judge(gathered, start, earlier, self.limits, known, self._offers)
+        mine, decision = setback.judge(gathered, diagnosis, start, earlier, self.limits, self._offers)
         setback.report(self.run, self.ledger, gathered, diagnosis, mine, decision, start)
         return self._follow(decision, diagnosis, start)
 
@@ -295,10 +300,11 @@ class Supervision:
         if self.trainee.foreign:
             return Sealed()
         self._lister.rest()
-        return states.seal(self.run, self.plan, since=record.began(self.ledger))
+        return record.seal(self.run, self.ledger, self.plan)
 
     def _restart(self) -> Restart:
-        start = restart.choose(self.run, self.trainee, self.plan, self._seal())
+        distrusted, every = distrust.known(self.ledger.events), self.limits.save.every
+        start = restart.choose(self.run, self.trainee, self.plan, self._seal(), distrusted, save_every=every)
         if start.state:
             states.prune(self.run, start.state, own_cadence=self.trainee.own_cadence)
         return start
@@ -333,7 +339,8 @@ class Supervision:
             number=before.number + 1 if before else 1,
             start_step=start.step,
             state=start.state.path if start.state else None,
-            notes=(*start.notes, *(f"otherwise than the command says: {one.words}" for one in remedies)),
+            notes=(*start.notes, *(f"otherwise than the command says: {one.words}" for one in record.net(remedies))),
             kills_before=machine.out_of_memory_kills(),
             weights_before=finish.stamp(self.trainee.weights),
+            states_before=None if before else states.stamps(self.run.output_dir),
         )

@@ -5,13 +5,14 @@ Neither ends the run: what is told is for the person who can do something about 
 
 from __future__ import annotations
 
+import os
+
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor import ledger as ledgers
 from fluxguard.supervisor import ownership, rivals
 from fluxguard.supervisor.attempt import Attempt
-from fluxguard.supervisor.causes.diagnosis import Diagnosis
-from fluxguard.supervisor.causes.signatures import OUTSIDE
+from fluxguard.supervisor.causes.diagnosis import Diagnosis, named
 from fluxguard.supervisor.detecting.observation import Exit
 from fluxguard.supervisor.ledger import Ledger
 
@@ -66,8 +67,8 @@ class Surroundings:
 
 
 def gone(run: RunDir) -> bool:
-    """Whether the folder of a run has been removed."""
-    return not run.root.is_dir()
+    """Whether the folder of a run has been removed, or its disk went away, whatever error a dead disk answers with."""
+    return not os.path.isdir(run.root)
 
 
 def words(run: RunDir) -> str:
@@ -82,9 +83,4 @@ def restarted(run: RunDir, attempt: Attempt) -> Diagnosis | None:
     """Return the diagnosis of an attempt whose machine was started anew under it, or None."""
     if attempt.keeper is None or not attempt.keeper.before_restart() or attempt.exit(run) != Exit():
         return None
-    return Diagnosis(
-        cause="machine restarted",
-        words="The machine was restarted while it trained.",
-        advice="Nothing has to be done; `fluxguard resume-all` at each start of the machine does it by itself.",
-        origin=OUTSIDE,
-    )
+    return named("machine restarted")

@@ -49,8 +49,8 @@ def watch(
     A look that fails is one that saw nothing; only after a great many in a row its error is let through.
     """
     history = History.begun(look(True))
-    sampled_at = history.last.now
-    blind = 0
+    sampled_at = looked_at = history.last.now
+    usual, blind = 0.0, 0
     while True:
         symptom = detect(history, limits)
         if symptom and not (symptom.kind in _WAIT_FOR_A_SAVE and _saving(history, limits)):
@@ -65,15 +65,21 @@ def watch(
         sample = clock.monotonic() - sampled_at >= _sample_every(history.last.phase, limits)
         try:
             observation = look(sample)
+            looking = observation.now - looked_at - slept
+            if looking > usual + limits.watch.late:
+                # We were stopped in the middle, most likely with the training: what was read before is old by now.
+                history = history.shifted(looking, observation.now)
             after = history.then(observation)
             seen(observation)
         except Exception:  # our own failure must not harm a training, and what cannot be seen is not hung
-            blind += 1
+            blind, looked_at = blind + 1, clock.monotonic()
             _log.warning("a look failed", exc_info=blind == 1)
             if blind > _MOST_BLIND_LOOKS:
                 raise
             continue
-        blind = 0
+        # Where looks take long each time that is soon known: it must not keep a hang from being seen.
+        usual = max(usual, min(looking, 2 * (usual + limits.watch.late)))
+        looked_at, blind = observation.now, 0
         sampled_at = observation.now if sample else sampled_at
         history = after
         if sample:

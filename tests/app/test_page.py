@@ -26,13 +26,13 @@ from fluxguard.supervisor.ownership import owner
 from fluxguard.supervisor.showing import status
 from tests.conftest import ROOT, Spawn, Spawned
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 APP = ROOT / "app" / "app.py"
 FAKE = ROOT / "tests" / "faults" / "fake" / "flux_train_network.py"
 TOKEN = "hf_" + "abcDEF0123" * 3
-REQUEST = 10.0
-LIMIT = 40.0
+REQUEST = 30.0
+LIMIT = 90.0
 POLL = 0.1
 
 

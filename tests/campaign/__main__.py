@@ -35,7 +35,7 @@ def plan(kinds: Sequence[Kind], runs: int, seed: int) -> list[tuple[Kind, int]]:
 
 def hold(field: Field, planned: Iterable[tuple[Kind, int]], jobs: int, tell: Callable[[Ruling], None]) -> list[Ruling]:
     """Run what is planned, so many at once; each ruling is told as it comes."""
-    field.undisturbed  # noqa: B018 - made before the first, which would have to wait for it
+    field.make_template()
     with ThreadPoolExecutor(jobs) as pool:
         waiting = [pool.submit(_one, field, kind, seed) for kind, seed in planned]
         rulings = []

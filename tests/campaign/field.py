@@ -80,17 +80,20 @@ class Field:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
 
-    @cached_property
+    @property
     def template(self) -> Path:
-        """Return the folder that holds images, caches, and the hardened miniature; made when it is first asked for."""
-        made = self.folder / "template"
+        """The folder that holds images, caches, and the hardened miniature."""
+        return self.folder / "template"
+
+    def make_template(self) -> None:
+        """Make the template; all runs need it."""
+        made = self.template
         made.mkdir(parents=True, exist_ok=True)
         # Making the caches draws random numbers, so the weights to compare with come from a second training.
         drill.train(workshop.prepare(made, hardened=False, name="caches", epochs=1))
         drill.train(workshop.prepare(made, hardened=False, name=NAME, epochs=EPOCHS))
         (made / NAME).rename(made / "undisturbed")
         workshop.prepare(made, epochs=EPOCHS)
-        return made
 
     @cached_property
     def undisturbed(self) -> dict[str, object]:

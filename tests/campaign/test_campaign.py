@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
-from tests.campaign.__main__ import JOBS, RUNS, hold, line, plan
+from tests.campaign.__main__ import RUNS, line, plan
 from tests.campaign.field import LONGEST, PATIENCE, Field
 from tests.campaign.kinds import KINDS, QUICK
 
@@ -34,11 +33,10 @@ def test_a_seed_repeats_what_happened() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(len(QUICK) * LONGEST * PATIENCE)
-def test_faults_at_random_moments_end_right(tmp_path: Path) -> None:
+@pytest.mark.timeout(3 * LONGEST * PATIENCE)
+@pytest.mark.parametrize("name", QUICK)
+def test_a_fault_at_a_random_moment_ends_right(field: Field, name: str) -> None:
     """Finished and verified, or stopped and explained by the right cause; nothing is left and nothing is silent."""
-    pytest.importorskip("accelerate")
-    kinds = [kind for kind in KINDS if kind.name in QUICK]
-    rulings = hold(Field(tmp_path), plan(kinds, len(kinds), SEED), JOBS, lambda _: None)
-    wrong = [line(ruling) for ruling in rulings if ruling.broken]
-    assert not wrong, "\n".join(wrong)
+    kind = next(kind for kind in KINDS if kind.name == name)
+    ruling = field.run(kind, SEED)
+    assert not ruling.broken, line(ruling)

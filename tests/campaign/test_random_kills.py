@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from fluxguard.launch.script import Script
 from fluxguard.launch.trainer import script_index
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor.showing import status
+from tests.campaign.field import Field
 
 KILLS = int(os.environ.get("CAMPAIGN_KILLS", "2"))
 SEED = int(os.environ.get("CAMPAIGN_SEED", "1"))
@@ -37,11 +39,11 @@ EVERY_WAY = [(accumulation, way) for accumulation in (1, 2, 4, 5) for way in WAY
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the trainings are: they share one data set, whose caches are made here."""
-    pytest.importorskip("accelerate")
-    made: Path = tmp_path_factory.mktemp("campaign")
-    drill.train(workshop.prepare(made, hardened=False, name="caches", epochs=1))
+def folder(tmp_path_factory: pytest.TempPathFactory, field: Field) -> Path:
+    """Where the trainings are: they share one data set with its caches, and one hardened trainer."""
+    made: Path = tmp_path_factory.mktemp("kills")
+    for name in ("images", "sd-scripts"):
+        shutil.copytree(field.template / name, made / name, symlinks=True)
     return made
 
 

@@ -20,7 +20,7 @@ def test_unknown_faults_are_refused_by_name() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_three_faults_leave_no_trace_in_the_weights(tmp_path: Path) -> None:
     """Each is detected in time, named, and resumed or put right; the end equals that of an undisturbed training."""
     result = drill.run(tmp_path, FAULTS, SystemClock(), lambda _: None)

@@ -21,6 +21,7 @@ from fluxguard.guard import alarm, deadlines, pulse, readers
 from fluxguard.guard.alarm import Fatal
 from fluxguard.guard.healed import Heal
 from fluxguard.guard.reads import reads
+from fluxguard.guard.watcher import watcher
 from fluxguard.heartbeat import Heart
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
@@ -63,6 +64,10 @@ class Moved:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World()
+    if alarm._poll._wait is not None:  # the watcher of this process would look as well, and beside the test
+        watcher().close(alarm._poll._wait)
+    alarm._poll.forget()
+    monkeypatch.setattr(alarm._poll, "hurry", alarm._poll._pace)
     monkeypatch.setattr(alarm, "awake", lambda: world.now)
     monkeypatch.setattr(alarm, "lost", lambda: world.slept)
     monkeypatch.setattr(alarm, "ThreadMoved", type("Counted", (Moved,), {"world": world}))
@@ -70,6 +75,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(readers, "tell", world.healed.append)
     with limits.use(read=LIMIT):
         yield world
+    alarm._poll.forget()
     assert not alarm._open
 
 

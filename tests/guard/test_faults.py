@@ -20,7 +20,8 @@ from tests.conftest import FAULTS, Spawn, Spawned
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
 LIMIT = 1.0
-GRACE = 2.0
+GRACE = 4.0
+"""Seconds for what follows a limit, beside the tests of other workers; how long it takes is measured in tests/bench."""
 NEARLY = "waiting [0, 1, 2, 3, 4, 5, 6, 7"
 """Written milliseconds before the worker that loads sample 13 gets stuck."""
 ATTEMPT = "6f1e7c1a-0000-4000-8000-00000000abcd"
@@ -227,9 +228,9 @@ def test_a_truncated_cache_is_named(spawn: Spawn) -> None:
 
 
 def test_the_guard_costs_nothing_to_import(spawn: Spawn) -> None:
-    """A page that imports hardened modules imports neither torch nor numpy, and waits less than 30 ms."""
+    """A page that imports hardened modules imports neither torch nor numpy, and takes less than 30 ms of computing."""
     code = (
-        "import sys, time; t = time.perf_counter(); import fluxguard; took = time.perf_counter() - t\n"
+        "import sys, time; t = time.process_time(); import fluxguard; took = time.process_time() - t\n"
         "fluxguard.train_begins, fluxguard.result, fluxguard.exit_after, fluxguard.reads\n"
         "assert not {'torch', 'numpy'} & set(sys.modules); assert took < 0.03, took"
     )

@@ -15,6 +15,7 @@ from fluxguard.launch.remedies import (
     REMEDIES,
     after,
     changed,
+    net,
 )
 
 HEAD = ("python", "-m", "accelerate.commands.launch", "sd/flux_train_network.py")
@@ -76,16 +77,19 @@ def test_sampling_is_turned_off_where_it_was_on(args: str, config: dict[str, obj
 @pytest.mark.parametrize(
     ("args", "most", "swaps"),
     [
-        ("", 35, [12, 18, 24, 30, 35]),
-        ("--blocks_to_swap 28", 35, [34, 35]),
-        ("--split_mode", 35, [24, 30, 35]),
+        ("", 35, [12, 24, 35]),
+        ("--blocks_to_swap 10", 35, [24, 35]),
+        ("--blocks_to_swap 28", 35, [35]),
+        ("--blocks_to_swap 33", 35, [35]),
+        ("--split_mode", 35, [24, 35]),
+        ("", 4, [4]),
         ("--blocks_to_swap 35", 35, []),
         ("", 0, []),
         ("--cpu_offload_checkpointing", 35, []),
     ],
 )
 def test_more_blocks_are_swapped_up_to_what_the_model_has(args: str, most: int, swaps: list[int]) -> None:
-    """In steps of about 2 GB; a trainer that swaps none, or keeps activations there already, is left as it is."""
+    """In three steps at most; a trainer that swaps none, or keeps activations there already, is left as it is."""
     kept = [word for word in args.split() if word == "--split_mode"]
     assert rungs(MORE_SWAP, args, most) == [" ".join([*kept, f"--blocks_to_swap {swap}"]) for swap in swaps]
 
@@ -96,7 +100,19 @@ def test_what_was_taken_is_taken_again_in_the_same_order() -> None:
     flags = Flags(argv[len(HEAD) :], Path("/h"))
     taken = [FEWER_WORKERS, MORE_SWAP, NO_SAMPLING, FEWER_WORKERS, MORE_SWAP]
     again = after(argv, taken, flags, most_swapped=35)
-    assert again[len(HEAD) :] == ("--max_data_loader_n_workers", "0", "--blocks_to_swap", "18")
+    assert again[len(HEAD) :] == ("--max_data_loader_n_workers", "0", "--blocks_to_swap", "24")
+
+
+def test_several_rungs_are_told_as_the_one_change_that_they_are() -> None:
+    """From what the command says to what holds now; what is no value of a flag is told once as it is."""
+    said = ["--blocks_to_swap 12 (was 0)", "without --sample_at_first", "--max_data_loader_n_workers 1 (was 8)"]
+    said += ["--blocks_to_swap 24 (was 12)", "without --sample_at_first", "--blocks_to_swap 35 (was 24)"]
+    assert net(said) == (
+        "--blocks_to_swap 35 (was 0)",
+        "without --sample_at_first",
+        "--max_data_loader_n_workers 1 (was 8)",
+    )
+    assert net([]) == ()
 
 
 def test_a_command_without_a_known_trainer_is_never_changed() -> None:

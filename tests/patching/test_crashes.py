@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="kills copies of this process"),
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),  # a worker has a thread that listens
 ]
 WRITES = ("os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.chown", "os.utime")
 NEEDS_SPACE = ("open", "os.link", "os.mkdir")

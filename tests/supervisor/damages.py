@@ -77,7 +77,7 @@ def write(folder: Path, *, epoch: int, step: int, bare: bool = False, attempt: s
     (folder / "train_state.json").write_text(json.dumps({"current_epoch": epoch, "current_step": step}))
     (folder / "model.safetensors").write_bytes(model())
     for name in (*ARCHIVES, "random_states_1.pkl"):
-        archive(folder / name, pickle.dumps({"step": step, "name": name}, protocol=2))
+        archive(folder / name, pickle.dumps({"step": step, "name": name, "initial_lr": 1e-4}, protocol=2))
     if not bare:
         (folder / "fluxguard-random.json").write_text(json.dumps({"true_step": step, "now": {}}))
         seal(folder, true_step=step, epoch=epoch, attempt=attempt)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,69 @@ def test_memory_is_blamed_only_with_counters(exit: Exit, host: Host | None, kill
     assert diagnosis.again == (cause not in ("system memory full",))
 
 
+OOM = ["Traceback (most recent call last):", '  File "a.py", line 3', "torch.OutOfMemoryError: CUDA out of memory."]
+GOES_ON = "2026-11-21 18:00:00 INFO     caching latents with caching strategy.     train_util.py:1000"
+
+
+def test_a_rank_that_goes_on_for_a_while_hides_no_end_of_another_one() -> None:
+    """The launcher says that one raised an error of its own, and takes seconds to end the others."""
+    lines = [*(f"[rank1]: {line}" for line in OOM), GOES_ON, "Traceback (most recent call last):"]
+    lines.append("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:")
+    assert found([*lines, "  exitcode  : 1 (pid: 77)"]) == "GPU memory full"
+    assert found([*lines, "  exitcode  : -9 (pid: 77)"]) == KILLED
+
+
+TRITON = [
+    "Traceback (most recent call last):",
+    '  File "/env/xformers/__init__.py", line 57, in _is_triton_available',
+    "    import triton  # noqa",
+    "ModuleNotFoundError: No module named 'triton'",
+]
+STARTS = ["accelerator device: cuda", "loading image sizes."]
+
+
+@pytest.mark.parametrize(
+    ("exit", "cause"),
+    [
+        (Exit(signal=9), KILLED),
+        (Exit(signal=11), "crashed (SIGSEGV)"),
+        (Exit(code=3221225477), "crashed (0xC0000005)"),
+    ],
+)
+def test_an_error_at_the_start_explains_no_sudden_end(exit: Exit, cause: str) -> None:
+    """Packages print what they miss, traceback and all, and go on; nothing but a progress would show it survived."""
+    assert found([*TRITON, *STARTS], exit) == cause
+    assert found(TRITON, exit) == "triton missing"
+    assert found([*TRITON, *STARTS]) == "triton missing"  # it ended by itself, and said nothing else
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[W socket.cpp:426] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98).",
+        "[W1121 10:00:00.123456789 socket.cpp:426] [c10d] The server socket has failed to bind to [::]:29500.",
+        "2026-10-01 11:11:11.1: W tensorflow/dso_loader.cc:64] libcudart.so.11.0: cannot open shared object file",
+    ],
+)
+def test_a_warning_of_a_library_is_no_cause(line: str) -> None:
+    """It tries another way, or does without."""
+    assert found([line, *STARTS]) == "ended without a word"
+
+
+@pytest.mark.parametrize("mark", ["Exception ignored in: <function A.__del__ at 0x7f>", "--- Logging error ---"])
+def test_what_python_itself_ignores_is_no_cause(mark: str) -> None:
+    """An object that cannot be taken apart, a console that cannot show a character."""
+    ignored = [mark, *TRITON[:3], "UnicodeEncodeError: 'charmap' codec can't encode character", "Call stack:"]
+    assert found(ignored, Exit(code=1)) == "ended without a word"
+    assert found([*OOM, *ignored], Exit(code=1)) == "GPU memory full"
+
+
+def test_a_bar_of_the_validation_is_none_of_the_training() -> None:
+    """It counts from 0, and the bar of the training that is drawn at the end did not move meanwhile."""
+    bar = "steps:  40%|####      | 400/1000 [10:00<15:00,  1.5s/it, avr_loss=0.3]"
+    assert found([bar, "validation steps:  10%|#   | 5/50 [00:10<01:00,  1.5s/it]", *OOM, bar]) == "GPU memory full"
+
+
 def test_a_launcher_that_saw_the_kill_counts_too() -> None:
     """Its own exit code is 1."""
     lines = ["subprocess.CalledProcessError: Command '['python']' died with <Signals.SIGKILL: 9>."]
@@ -219,6 +283,8 @@ def stack(function: str) -> dict[int, str]:
         (hang(), Evidence(cards=(CARD,), system="linux"), "GPU busy without work"),
         (hang(phase="first step"), Evidence(cards=(CARD,), system="linux"), "GPU busy without work"),
         (hang(phase="saving"), Evidence(cards=(CARD,), system="linux"), "no progress (saving)"),
+        (hang(), Evidence(cards=(CARD,), stacks=stack("all_reduce")), "collective"),
+        (hang(), Evidence(cards=(CARD, replace(CARD, index=1, held={99: 1}))), "no progress (step)"),
         (hang(), Evidence(cards=(WORKING,), system="linux"), "no progress (step)"),
         (hang(), Evidence(cards=(Card(index=0),), system="linux"), "no progress (step)"),
         (hang(), Evidence(cards=(FULL,), system="linux"), "no progress (step)"),
@@ -337,6 +403,7 @@ def test_judgements_are_few() -> None:
         "machine restarted",
         "no verified weights",
         "output folder gone",
+        "weights not finite",
         "wrong number of steps",
         "ended without a word",
     }

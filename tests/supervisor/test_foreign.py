@@ -97,6 +97,14 @@ def test_weights_that_were_named_are_verified(command: Command) -> None:
     assert "error in the trainer (RuntimeError)" in seen["incidents"][0]["cause"]
 
 
+def test_a_relative_name_of_weights_lies_in_the_output_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the shell completes it, too."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("w.safetensors", "out/w.safetensors", tmp_path / "out" / "w.safetensors"):
+        made = order(tmp_path, "sh", weights=Path(name))
+        assert made.trainee.weights == tmp_path / "out" / "w.safetensors"
+
+
 @pytest.mark.integration
 def test_weights_that_were_named_and_not_written_are_no_success(command: Command) -> None:
     """Exit code 0 or not."""

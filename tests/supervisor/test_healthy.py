@@ -175,6 +175,8 @@ CORPUS: dict[str, tuple[At, float, Limits]] = {
         then(printing("caching latents{}", HOUR, cpu=1.0), 55 * MINUTE, printing("step {}/9", 60)), 2 * HOUR, PLAIN),
     "not known: a line of JSON every eight minutes": (
         printing("{{'step': {}, 'loss': 0.1}}", 8 * MINUTE), 3 * HOUR, PLAIN),
+    "not known: a loss and no step, as many examples print it": (
+        printing("Train Epoch: 1 [{0}/60000 (1%)]\tLoss: 0.{0}", 60, cpu=1.0), 5 * HOUR, PLAIN),
     "not known: nothing but epochs, one in 50 minutes, while the processor works": (
         printing("epoch {}/10", 50 * MINUTE, cpu=1.0), 5 * HOUR, PLAIN),
 }  # fmt: skip

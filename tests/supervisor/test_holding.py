@@ -16,6 +16,7 @@ from fluxguard.rundir import RunDir
 from fluxguard.supervisor.checkpoints import holding, states
 from fluxguard.supervisor.checkpoints.holding import ASIDE, DAMAGED, OUTPUT, SEALED, UNVERIFIED, VERIFIED, Holding
 from fluxguard.supervisor.checkpoints.states import Plan
+from fluxguard.supervisor.showing import status
 from tests.supervisor import damages
 from tests.supervisor.damages import ATTEMPT
 
@@ -67,6 +68,19 @@ def test_the_one_that_is_named_is_the_one_that_is_used(tmp_path: Path) -> None:
     assert used.true_step == found.chosen.step
     after = listed(run)
     assert [(state.step, state.where) for state in after.states] == [(8, SEALED), (4, SEALED), (9, ASIDE)]
+
+
+def test_an_interrupted_run_has_saved_what_its_next_start_uses(tmp_path: Path) -> None:
+    """Nobody has taken in yet what the trainer left in the output folder."""
+    run = begun(tmp_path)
+    damages.write(run.states / "step-00000008", epoch=1, step=8)
+    seen = status.read(run)
+    assert seen is not None
+    assert seen.applied_steps == 8
+    damages.write(tmp_path / "x-step00000009-state", epoch=1, step=9, bare=True)
+    seen = status.read(run)
+    assert seen is not None
+    assert seen.applied_steps == 9
 
 
 @pytest.mark.parametrize("verify", [False, True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -50,8 +49,6 @@ def test_a_whole_file_is_understood() -> None:
         ("- {name: a}", "a: pattern", "missing"),
         ("- {name: a, pattern: 5}", "a: pattern", "text"),
         ("- {name: a, pattern: '('}", "a: pattern", "regular expression"),
-        ("- {name: a, pattern: '(x+)+y'}", "a: pattern", "for ever"),
-        ("- {name: a, pattern: '(?:(?:x|y)*z?)*y'}", "a: pattern", "for ever"),
         ("- {name: a, pattern: a, witin: 5}", "a: witin", "is no key"),
         ("- {name: a, pattern: a, within: 0}", "a: within", "seconds"),
         ("- {name: a, pattern: a, within: true}", "a: within", "seconds"),
@@ -144,12 +141,10 @@ def test_lines_that_nobody_read_may_have_matched() -> None:
 
 
 def test_a_pattern_that_takes_too_long_is_left_out_and_told() -> None:
-    """The look goes on; what it expects is not expected any more."""
-    known = parse("- {name: slow, pattern: a, within: 5}\n- {name: quick, pattern: b}", "")
-    ticks = count()
-    matcher = Matcher(known, timer=lambda: float(next(ticks)))
-    assert matcher.search(["b"]).slow == ("slow", "quick")
-    assert matcher.search(["b"]).names == frozenset()
+    """One whose search would not end within a lifetime; the others are searched for, and what it expects is not."""
+    known = parse(r"[{name: slow, pattern: '(\w\w|\w)+!', within: 5}, {name: quick, pattern: ab}]", "")
+    matcher = Matcher(known)
+    assert matcher.search(["ab" * 200 + " !"]) == Matches(names=frozenset({"quick"}), slow=("slow",))
     assert LogWatch(patterns=known).broken(100.0, ("slow",)) is None
 
 

@@ -153,6 +153,18 @@ def test_an_exhausted_budget_is_met_otherwise_where_something_can_be() -> None:
     assert decide(diagnosis(), fruitless, LIMITS, offers=[FEWER]).change is FEWER
 
 
+def test_what_is_done_otherwise_is_bounded_as_restarts_are_until_there_is_progress() -> None:
+    """A ladder of many rungs is not climbed to its end where none of them helps."""
+    first = [replace(setback(7, progressed=True), remedy=MORE_SWAP)]
+    past = [*first, *(replace(setback(7, progressed=False), remedy=MORE_SWAP) for _ in range(2))]
+    again = diagnosis(MACHINE, again=False)
+    assert decide(again, [*first, setback(7, progressed=False)], LIMITS, offers=[SWAP]).change is SWAP
+    end = decide(again, [*past, setback(7, progressed=False)], LIMITS, offers=[SWAP])
+    assert end.action == "stop"
+    assert end.reason.endswith("tried before: more blocks swapped")
+    assert decide(again, [*past, setback(20, progressed=True)], LIMITS, offers=[SWAP]).change is SWAP
+
+
 def test_no_restarts_means_no_remedy_either() -> None:
     """Whoever allows no restart wants none."""
     none = replace(LIMITS, max_restarts=0)

@@ -84,3 +84,19 @@ def test_without_the_steps_of_an_epoch_nothing_is_listed(run: RunDir) -> None:
     lister.look(states.Plan(), since=0, now=WRITTEN + 60)
     lister.rest()
     assert not list(run.output_dir.glob(f"*-state/{manifest.NAME}"))
+
+
+def test_a_state_that_is_written_anew_in_its_place_is_judged_anew(run: RunDir) -> None:
+    """A training outside fluxguard saves under the same names; one file that changes is still damage."""
+    listed(run)
+    again = run.output_dir / "x-step00000008-state"
+    later = (again / manifest.NAME).stat().st_mtime + 60
+    for path in again.iterdir():
+        if path.name == "model.safetensors":
+            data = bytearray(path.read_bytes())
+            data[-10] ^= 1
+            path.write_bytes(data)
+        if path.name != manifest.NAME:
+            os.utime(path, (later, later))
+    assert states.seal(run, PLAN, since=0).aside == ()
+    assert newest(run) == 8

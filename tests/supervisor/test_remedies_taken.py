@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fluxguard.clock import SystemClock
-from fluxguard.launch.remedies import CACHE_ASIDE, FEWER_WORKERS, Change
+from fluxguard.launch.remedies import CACHE_ASIDE, FEWER_WORKERS, MORE_SWAP, Change
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import ledger, mending, record, setback
 from fluxguard.supervisor.causes.diagnosis import Diagnosis
@@ -89,6 +90,19 @@ def test_another_command_begins_without_what_was_done_otherwise(tmp_path: Path) 
     assert record.remedies(made.events) == []
 
 
+def test_several_rungs_of_a_remedy_are_told_once(tmp_path: Path) -> None:
+    """With the net change; the command is made by every rung."""
+    made = Ledger(tmp_path / "ledger.jsonl", SystemClock())
+    made.add("job", hardened=False, weights="w", command="a")
+    decided(made, remedy=MORE_SWAP, flags=["--blocks_to_swap 12 (was 0)"])
+    decided(made, remedy=FEWER_WORKERS, flags=["--x 1"])
+    decided(made, remedy=MORE_SWAP, flags=["--blocks_to_swap 24 (was 12)"])
+    taken = record.remedies(made.events)
+    assert [one.name for one in taken] == [MORE_SWAP, FEWER_WORKERS, MORE_SWAP]
+    told = ["fewer loader workers (--x 1)", "more blocks swapped (--blocks_to_swap 24 (was 0))"]
+    assert [one.words for one in record.net(taken)] == told
+
+
 def test_a_ledger_of_before_has_no_remedies(tmp_path: Path) -> None:
     """And its decisions count as plain ones."""
     made = Ledger(tmp_path / "ledger.jsonl", SystemClock())
@@ -131,3 +145,17 @@ def test_what_became_whole_meanwhile_is_left(tmp_path: Path) -> None:
     mending.set_aside([str(broken)])
     assert broken.exists()
     assert RunDir(tmp_path).root.exists() is False
+
+
+def test_a_share_that_does_not_answer_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then nothing is known to be broken, and the run goes on as without this remedy."""
+    caches(tmp_path / "images")
+    answers = threading.Event()
+    monkeypatch.setattr(mending, "why_broken", lambda _: answers.wait(30))
+    monkeypatch.setattr(mending, "_SEARCH_TAKES", 0.1)
+    monkeypatch.setattr(mending, "_ONE_FILE", 0.1)
+    try:
+        assert mending.offer([], [tmp_path / "images"], tmp_path, SystemClock()) is None
+        mending.set_aside([str(tmp_path / "images" / "b c_flux.npz")])
+    finally:
+        answers.set()

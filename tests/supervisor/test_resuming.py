@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from fluxguard.clock import SystemClock
+from fluxguard.clock import FakeClock, SystemClock
 from fluxguard.rundir import RunDir, write_json
 from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor import ledger as ledgers
@@ -19,6 +21,7 @@ from fluxguard.supervisor import resuming
 from fluxguard.supervisor.ledger import Ledger
 from fluxguard.supervisor.ownership import owned
 from fluxguard.supervisor.resuming import Command, Unknown
+from fluxguard.supervisor.sensing import processes
 from tests.test_cli import OUTER, assert_one_line
 from tests.test_cli import Command as CommandLine
 
@@ -74,6 +77,7 @@ def test_a_run_goes_on_by_the_words_that_began_it(tmp_path: Path) -> None:
         ({"arguments": None}, "older fluxguard"),
         ({"source": "/nowhere/train.sh"}, "/nowhere/train.sh is not there"),
         ({"arguments_in": "/nowhere/at/all"}, "/nowhere/at/all"),
+        ({"output_dir": "/elsewhere/out"}, "moved or copied here, and its command saves into /elsewhere/out"),
     ],
 )
 def test_a_run_that_cannot_be_taken_up_says_why(tmp_path: Path, changes: dict[str, object], said: str) -> None:
@@ -145,3 +149,33 @@ def test_how_a_run_was_begun_is_kept_without_secrets(command: CommandLine) -> No
     said = json.loads((command.out / ".fluxguard" / "job.json").read_text())
     assert said["arguments"][:3] == ["supervise", "--max-restarts", "0"]
     assert Path(said["arguments_in"]) == command.folder
+
+
+@pytest.mark.integration
+def test_how_a_run_went_is_known_whatever_began_after_it(tmp_path: Path) -> None:
+    """One that ended before the next one is taken up is not waited for for ever."""
+    script = [sys.executable, "-c", "raise SystemExit(3)"]
+    first = processes.detached(script, env=dict(os.environ), cwd=tmp_path)
+    child = psutil.Process(first)
+    end = time.monotonic() + OUTER
+    while child.status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
+        time.sleep(0.02)
+    second = processes.detached(script, env=dict(os.environ), cwd=tmp_path)
+    assert processes.exit_code(first) == 3
+    psutil.Process(second).wait(OUTER)
+
+
+def test_a_run_that_cannot_be_taken_up_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said of that one; the others are taken up."""
+    runs = [run_in(tmp_path / name, "job", "attempt") for name in ("a", "b")]
+
+    def started(run: RunDir, *_: object, **__: object) -> int:
+        if run == runs[0]:
+            raise PermissionError(13, "Permission denied")
+        return 77
+
+    monkeypatch.setattr("fluxguard.supervisor.foreground.detached", started)
+    monkeypatch.setattr("fluxguard.supervisor.sensing.processes.exit_code", lambda _: 0)
+    waiting = [(run, Command(("supervise",), tmp_path)) for run in runs]
+    done = resuming.resume(waiting, 1, FakeClock(), lambda *_: None)
+    assert [(one.run, one.code) for one in done] == [(runs[0], 1), (runs[1], 0)]

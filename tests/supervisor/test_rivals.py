@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fluxguard.clock import SystemClock
@@ -103,6 +105,55 @@ def test_a_second_training_in_the_folder_is_bad_input(tmp_path: Path, by_hand: l
     assert command.status() == {}
 
 
+@dataclass
+class Shown:
+    """A process as psutil shows it."""
+
+    words: list[str]
+    cwd_: Path
+    pid: int = 4711
+
+    def cmdline(self) -> list[str]:
+        return self.words
+
+    def environ(self) -> dict[str, str]:
+        return {}
+
+    def cwd(self) -> str:
+        return str(self.cwd_)
+
+    def status(self) -> str:
+        return psutil.STATUS_SLEEPING
+
+    def create_time(self) -> float:
+        return 1.0
+
+
+BY_PLACE = "import sys; sys.path.insert(0, '/opt/x'); from fluxguard.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("before", "rival"),
+    [
+        ([sys.executable, "-m", "fluxguard", "supervise", "--no-harden", "--"], False),
+        (["/env/bin/python", "/env/bin/fluxguard", "supervise", "--"], False),
+        (["timeout", "9h", "fluxguard", "supervise", "--"], False),
+        ([sys.executable, "-c", BY_PLACE, "supervise", "--output-dir", "out", "--"], False),
+        ([], True),
+        (["python", "-m", "accelerate.commands.launch"], True),
+        (["nohup", "/home/fluxguard/bin/python"], True),
+        (["accelerate", "launch", "--config_file", "supervise"], True),
+    ],
+)
+def test_a_supervisor_that_hands_over_is_no_rival_and_its_trainer_command_by_itself_is_one(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: list[str], rival: bool
+) -> None:
+    """Its own command line ends with that of the trainer; after a closed terminal it lives beside its successor."""
+    process = Shown([*before, "python", str(FAKE), "--output_dir", "out"], tmp_path)
+    monkeypatch.setattr(psutil, "process_iter", lambda: iter([process]))
+    assert rivals.find(run, ()) == (Rival(4711, by_us=False) if rival else None)
+
+
 def test_one_that_appears_while_it_trains_is_told_once(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run goes on: who of the two is right is for a person to say."""
     told: list[Event] = []
@@ -124,3 +175,14 @@ def test_a_folder_that_goes_away_is_told_once(run: RunDir, monkeypatch: pytest.M
     for now in (100.0, 200.0):
         around.look(ATTEMPT, now, 7)
     assert [event.values["kind"] for event in told] == [surroundings.GONE]
+
+
+def test_a_disk_that_answers_with_an_error_is_gone(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a mount of the cloud whose program died does: that must end no supervision."""
+
+    def dead(*_: object, **__: object) -> os.stat_result:
+        raise OSError(107, "Transport endpoint is not connected")
+
+    assert not surroundings.gone(run)
+    monkeypatch.setattr(os, "stat", dead)
+    assert surroundings.gone(run)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from safetensors.numpy import save_file
 from fluxguard import manifest
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor.checkpoints import states, verdicts
+from fluxguard.supervisor.checkpoints.quiet import quiet
 from fluxguard.supervisor.checkpoints.states import Plan, true_step
 
 PLAN = Plan(planned_steps=40, batches_per_epoch=10)
@@ -28,7 +31,7 @@ def state(run: RunDir, name: str, epoch: int, step: int) -> Path:
     save_file({"w": np.ones(100)}, folder / "model.safetensors")
     for part in ("optimizer.bin", "scheduler.bin", "random_states_0.pkl"):
         with zipfile.ZipFile(folder / part, "w") as archive:
-            archive.writestr("state/data.pkl", b"\x80\x02}.")  # an empty dict
+            archive.writestr("state/data.pkl", pickle.dumps({"param_groups": [{"initial_lr": 1e-4}]}, protocol=2))
             archive.writestr("state/data/0", os.urandom(500))
     return folder
 
@@ -91,6 +94,15 @@ def test_a_torn_state_falls_back_to_the_one_before(run: RunDir, name: str, how: 
         assert [path.name for path in run.aside.iterdir()] == ["x-step00000008-state.0"]
 
 
+def test_a_state_of_a_schedule_free_optimizer_is_whole_without_a_scheduler(run: RunDir) -> None:
+    """Upstream steers none there, and accelerate then saves none; a scheduler leaves its mark in the optimizer."""
+    free = state(run, "x-step00000004", 1, 4)
+    (free / "scheduler.bin").unlink()
+    with zipfile.ZipFile(free / "optimizer.bin", "w") as archive:
+        archive.writestr("state/data.pkl", pickle.dumps({"param_groups": [{"train_mode": True}]}, protocol=2))
+    assert newest(run) == 4
+
+
 def test_a_sealed_state_that_rots_is_found(run: RunDir) -> None:
     """Once sealed, a single flipped bit shows."""
     state(run, "x-step00000004", 1, 4)
@@ -110,6 +122,31 @@ def test_states_of_another_training_are_left_alone(run: RunDir) -> None:
     assert states.seal(run, PLAN, since=later) == states.Sealed()
     assert old.exists()
     assert next(states.verified(run, PLAN, []), None) is None
+
+
+def test_which_states_are_anothers_is_said_by_name_and_files_not_by_a_clock(run: RunDir) -> None:
+    """A clock that was set back makes the run's own states look old, one that ran ahead another's look new."""
+    theirs = [state(run, name, 1, step) for name, step in (("x-step00000004", 4), ("x-step00000006", 6))]
+    for folder, at in zip(theirs, (0, 4e9), strict=True):
+        for path in folder.iterdir():
+            os.utime(path, (at, at))
+    others = states.stamps(run.output_dir)
+    mine = state(run, "x-step00000008", 1, 8)
+    for path in mine.iterdir():
+        os.utime(path, (0, 0))
+    assert quiet(run.output_dir, since=1e9, now=5e9, others=others) == [mine]
+    assert states.seal(run, PLAN, since=1e9, others=others).steps == (8,)
+    assert [path.exists() for path in (*theirs, mine)] == [True, True, False]
+    assert others == states.stamps(run.output_dir)
+
+
+def test_a_state_that_the_run_saves_under_the_name_of_anothers_is_its_own(run: RunDir) -> None:
+    """A trainer overwrites what is there."""
+    folder = state(run, "x-step00000004", 1, 4)
+    others = states.stamps(run.output_dir)
+    shutil.rmtree(folder)
+    state(run, "x-step00000004", 1, 4)
+    assert states.seal(run, PLAN, since=float("inf"), others=others).steps == (4,)
 
 
 def test_a_state_of_every_planned_step_is_passed_over(run: RunDir) -> None:

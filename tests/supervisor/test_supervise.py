@@ -97,7 +97,7 @@ def test_not_finite_weights_are_no_success(fake: MakeRun) -> None:
     run.fault("nan", 39)
     supervision = run.supervision()
     assert supervision.to_the_end().finished
-    assert incidents(run) == ["no verified weights"]
+    assert incidents(run) == ["weights not finite"]
     assert run.embodied() == ALL
 
 

@@ -16,6 +16,7 @@ from fluxguard.supervisor.detecting.observation import History
 from fluxguard.supervisor.ledger import Ledger, read
 from fluxguard.supervisor.sensing.gpu import Card
 from fluxguard.supervisor.sensing.host import Host
+from fluxguard.supervisor.sensing.output import Shown, shown_after
 from fluxguard.supervisor.sensing.processes import Usage
 from fluxguard.supervisor.timeline import Point, point
 from tests.supervisor.histories import BEAT, look
@@ -140,3 +141,20 @@ def test_the_newest_sample_is_told_in_words(tmp_path: Path) -> None:
     assert newest is not None
     assert newest.step == 99
     assert timeline.words(newest) == "GPU unknown; memory 2.0 GiB in use; disk 1.0 GiB free"
+
+
+def test_what_the_output_tells_again_and_again_holds_no_secret(tmp_path: Path) -> None:
+    """Neither one that is known by its look nor one that is known by its value, digits and all."""
+    run = made(tmp_path)
+    ledger = Ledger(run.ledger, FakeClock())
+    attempt = Attempt(uuid="a", number=1, start_step=0, log_from=0, at=0.0, keeper=None)
+    lines = [
+        f"[{n}] upload failed: hf_AbCdEfGh1234567890XYZabcdefgh12 " + "x" * 140 + " s3cr3t-value" for n in range(12)
+    ]
+    history = History.begun(look(1.0, shown=shown_after(Shown(), lines)))
+    noticing.notice(run, ledger, attempt, history, Limits(), at=1.0, step=5, secrets={"s3cr3t-value"})
+    (told,) = (event for event in read(run.ledger) if event.kind == "trouble")
+    assert told.values["kind"] == "repeated error"
+    assert "upload failed" in told.values["words"]
+    for part in ("AbCdEfGh", "XYZabcdefgh", "s3cr3t", "cr#t"):
+        assert part not in run.ledger.read_text()

@@ -120,3 +120,34 @@ def test_who_keeps_samples_may_fail() -> None:
     assert result.symptom is not None
     assert 300 <= clock.now <= 311
     assert len(told) == 20  # one in 15 s, not one in each look
+
+
+def test_who_is_stopped_in_the_middle_of_a_look_ends_nothing() -> None:
+    """A container that is paused for an hour stops supervisor and trainer alike, and what was read before is old."""
+    clock = FakeClock(0.0)
+    paused = False
+
+    def look_at(_: bool) -> Observation:
+        nonlocal paused
+        goes_on = clock.now < 100 or clock.now > 3760  # what it stopped in takes a minute more
+        beat = replace(BEAT, step=int(clock.now) if goes_on else 100)
+        if clock.now > 100 and not paused:
+            paused = True
+            clock.jump(3600)
+        return look(clock.now, beat=beat, cpu=0.0)
+
+    result = watch(look_at, clock, LIMITS, stop_asked=lambda: clock.now > 4200)
+    assert result.symptom is None
+
+
+def test_looks_that_are_always_slow_still_see_a_hang() -> None:
+    """On a machine where each takes twenty seconds."""
+    clock = FakeClock(0.0)
+
+    def slow(_: bool) -> Observation:
+        clock.sleep(20)
+        return look(clock.now, beat=replace(BEAT, step=min(5, int(clock.now))), cpu=0.0)
+
+    result = watch(slow, clock, LIMITS, stop_asked=lambda: clock.now > 3600)
+    assert result.symptom is not None
+    assert clock.now < 500

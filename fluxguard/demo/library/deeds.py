@@ -167,25 +167,7 @@ def download(batch, seconds):
 DEEDS = {
     deed.__name__: deed
     for deed in (
-        *(
-            hang,
-            slow,
-            spin,
-            seize,
-            fail,
-            leave,
-            crash,
-            die,
-            oom,
-            memory,
-            hog,
-            nan,
-            flood,
-            mutter,
-            quota,
-            missing,
-            package,
-        ),
-        *(gated, download),
+        *(hang, slow, spin, seize, fail, leave, crash, die, oom, memory),
+        *(hog, nan, flood, mutter, quota, missing, package, gated, download),
     )
 }

@@ -213,8 +213,19 @@ def _seen_late(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
     return _seen(symptom, evidence, late=True)
 
 
+_SUDDEN = frozenset({-1, -4, -7, -8, -9, -11, -15, 0xC0000005})
+"""Ends that come in the middle of whatever goes on; an abort may come from what an error leaves behind."""
+
+
 def _raised_line(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
-    return _line(symptom, evidence) if evidence.closing.raised else None
+    """An error ends a trainer; one that said more behind it and then ended suddenly had survived that error."""
+    end = evidence.closing
+    if not end.raised:
+        return None
+    if end.behind and not end.rank_raised and evidence.ended_with(_SUDDEN):
+        said = _by_line(symptom, evidence, end.behind, echo=False)
+        return said or _killed(symptom, evidence) or _crashed(symptom, evidence)
+    return _line(symptom, evidence)
 
 
 def _line(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 UNKNOWN = "ended without a word"
 """The name of an end that nothing explains."""
+UNVERIFIED = "no verified weights"
+"""The name of an end with exit code 0 and without weights."""
 _CRASH_ADVICE = "If it comes again: update the GPU driver and the trainer's packages; test the machine's memory."
-_LAST_LINES = "The last lines of its output are in the report."
+_LAST_LINES = "The last lines of its output say more."
 
 
 def _not_started(symptom: Symptom, evidence: Evidence) -> tuple[str, ...]:
@@ -111,12 +113,15 @@ CAUSES = (
         shown=(Judged("nothing else explains the end, and one error was said five times or more"),),
     ),
     Cause(
-        name="no verified weights",
+        name=UNVERIFIED,
         words="The trainer said it was done, but its final weights do not verify: {said}.",
         advice=_LAST_LINES,
         fixed=True,
         shown=(
-            Judged("exit code 0, but the final weights are missing, older than the start, cut short or not finite"),
+            Judged(
+                "exit code 0, but the final weights are missing, older than the start or cut short, and the output does"
+                " not say why"
+            ),
         ),
     ),
     Cause(

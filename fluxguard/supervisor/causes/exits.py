@@ -45,7 +45,7 @@ class How:
 
     def __str__(self) -> str:
         if self.number is None:
-            return "in a way its keeper did not see"
+            return "while nobody saw it, as when the machine restarts,"
         if self.number < 0:
             return f"by {signal_name(-self.number)}"
         shown = f" (0x{self.number:X})" if self.number > 1 << 16 else ""

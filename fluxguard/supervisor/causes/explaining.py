@@ -17,6 +17,7 @@ from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor import ledger
 from fluxguard.supervisor.causes import BY_NAME, ending, logfile, numbers, signatures
 from fluxguard.supervisor.causes.diagnosis import Diagnosis, Evidence, diagnose, named
+from fluxguard.supervisor.causes.exits import How
 from fluxguard.supervisor.causes.logfile import LogLine
 from fluxguard.supervisor.causes.signatures import shortened
 from fluxguard.supervisor.detecting.detectors import Symptom
@@ -93,7 +94,7 @@ def _explained(source: str, found: Diagnosis, lines: Sequence[LogLine]) -> Expla
 
 def _nothing(found: Diagnosis, shown: Shown) -> str:
     where = f" It ends at step {shown.bar} of {shown.planned or '?'}." if shown.bar else ""
-    how = f" Its process ended: {shortened(found.proof[0])}." if found.proof else ""
+    how = f" Its process ended: {shortened(found.proof[0])}." if found.proof and found.proof[0] != str(How()) else ""
     return f"Nothing in this log explains an end: the training may still run, or was ended without a word.{where}{how}"
 
 

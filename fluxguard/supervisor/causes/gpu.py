@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fluxguard.supervisor.causes.cause import Cause, Seen, says
 from fluxguard.supervisor.causes.signatures import INPUT, MACHINE
 from fluxguard.supervisor.detecting.signs import strained_little
+from fluxguard.supervisor.sensing.gpu import used_by
 
 if TYPE_CHECKING:
     from fluxguard.supervisor.causes.diagnosis import Evidence
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 _XID = re.compile(r"Xid (?:\([^)]*\): )?(\d+)")
 _OFF_THE_BUS = frozenset({79, 154})
 _ECC = frozenset({48, 63, 64, 92, 94, 95, 140})
-_BY_PROGRAM = frozenset({13, 31, 43, 45, 68, 69})
-"""Reported of any program that did something illegal on the GPU: they name no broken part."""
 _CPU_SAID = re.compile(r"accelerator device:\s+cpu\s*$")
 
 
@@ -50,7 +49,9 @@ def _idling(symptom: Symptom, evidence: Evidence) -> tuple[str, ...]:
         return ()
     return tuple(
         f"GPU {card.index}: {card.utilisation:.0f} % busy, but at {card.watts:.0f} of {card.watt_limit:.0f} W"
-        for card in evidence.cards or ()
+        for card in used_by(
+            evidence.cards or (), [pid for pid, _, _ in evidence.usage.states] if evidence.usage else ()
+        )
         if strained_little(card)
     )
 
@@ -187,6 +188,6 @@ CAUSES = (
         " on the card.",
         sure=False,
         fixed=True,
-        shown=(Seen("in a step, the GPU is busy while it draws next to no power", _idling),),
+        shown=(Seen("in a step, the GPU is busy while it draws next to no power", _idling, late=True),),
     ),
 )

@@ -70,8 +70,8 @@ GROUPS: tuple[tuple[str, str, str, str, str], ...] = (
         "D1",
         "resume dies by KeyError 'step'",
         "finished",
-        "-",
-        "refuses the state whose random states cannot be read, and takes the one before",
+        "broken state",
+        "sets the state aside from which the trainer could not go on, and takes the one before",
     ),
     (
         "D2",
@@ -105,7 +105,7 @@ GROUPS: tuple[tuple[str, str, str, str, str], ...] = (
         "F",
         "the loss is NaN, the LoRA useless",
         "stopped",
-        "no verified weights",
+        "weights not finite",
         "hardened: stops at the first run of bad losses, with the last good state; always: weights with NaN are"
         " no success",
     ),

@@ -8,6 +8,8 @@ _ADVICE = "Lower the learning rate, train in bf16 instead of fp16, and look at t
 
 NOT_FINITE = "loss not finite"
 
+NOT_NUMBERS = "weights not finite"
+
 CAUSES = (
     Cause(
         name=NOT_FINITE,
@@ -31,6 +33,13 @@ CAUSES = (
                 "ValueError: loss is nan",
             ),
         ),
+    ),
+    Cause(
+        name=NOT_NUMBERS,
+        words="The trainer said it was done, but its final weights are useless: {said}.",
+        advice=_ADVICE,
+        fixed=True,
+        shown=(Judged("exit code 0, but the final weights hold values that are no numbers"),),
     ),
     Cause(
         name="cache not finite",

@@ -21,7 +21,11 @@ LAUNCHER = ("CalledProcessError", "ChildFailedError", "elastic.multiprocessing.a
 """Errors that a launcher raises behind the trainer's own; they say nothing about the cause."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-_WARNS = re.compile(r"\bWARNING\b|Warning: |\bRetrying in\b|\bretrying\b")
+_WARNS = re.compile(
+    r"\bWARNING\b|Warning: |\bRetrying in\b|\bretrying\b"
+    r"|^\[?W(?:\d{4} [\d:.]+)? ?[\w/.]+\.(?:cpp|cc|py):\d+\]"  # torch, which tries another way
+    r"|: [WE] tensorflow/"
+)
 """A line that only warns: whoever writes it goes on."""
 _PREFIX = re.compile(
     r"^(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?\] \[(?:INFO|ERROR|WARNING|DEBUG)\] ?)?"  # FluxGym's page
@@ -29,12 +33,17 @@ _PREFIX = re.compile(
     r"(?:(?:python|accelerate)(?:\.exe)? : )?"  # PowerShell, before the first line of an error
 )
 _BAR = re.compile(r"\b\d{1,3}%\|[^|]*\|\s*\d+/\d+\s*\[[^\]]*\]")
-_STEPS = re.compile(r"steps:\s{1,9}\d{1,3}%\|[^|]*\|\s*(\d+)/\d+\s*\[")
+_STEPS = re.compile(r"(?<!validation )steps:\s{1,9}\d{1,3}%\|[^|]*\|\s*(\d+)/\d+\s*\[")
 _HEAD = re.compile(r"^[\s\u2500-\u257f]*Traceback \(most recent call last\)")
 _WENT_ON = re.compile(
     r"^(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d |\d\d:\d\d:\d\d-\d{6} )?\s*INFO {5}\S|^epoch \d+/\d+\s*$|^saving checkpoint: "
 )
 """What only a trainer that goes on prints: a log line of its own, an epoch, a save."""
+_IGNORED = re.compile(r"^(?:Exception ignored in|--- Logging error ---)")
+"""Python says it before an error that it goes on after, whatever that was."""
+_FRAME = re.compile(r'^\s+File ".*", line \d+')
+_RANK_RAISED = re.compile(r"^\s*exitcode\s*:\s*1 \(pid")
+"""What torch's launcher says of a rank that ended by an error of its own."""
 _FEW_STEPS = 1
 """A bar is drawn once more when its process ends, and may then be this much ahead of what it showed before."""
 
@@ -89,6 +98,23 @@ def since_progress(lines: Sequence[Line]) -> Sequence[Line]:
     return lines[start:]
 
 
+def _without_ignored(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines without errors that Python itself ignored, each with its traceback."""
+    kept, ignored, head = list[Line](), False, False
+    for line in lines:
+        if _IGNORED.match(line.text):
+            ignored, head = True, False
+        elif ignored and not head:
+            head = bool(_HEAD.match(line.text))
+            ignored = head
+        elif ignored:
+            ignored = line.text.startswith(" ")  # the last line is the error
+            continue
+        if not ignored:
+            kept.append(line)
+    return kept
+
+
 def went_on(lines: Sequence[str]) -> bool:
     """Return whether lines hold what only a trainer that goes on prints."""
     return any(_WENT_ON.search(line.text) for line in read(lines))
@@ -114,23 +140,46 @@ class Closing:
         """The lines as text."""
         return [line.text for line in self.lines]
 
+    @property
+    def rank_raised(self) -> bool:
+        """Whether torch's launcher says that a rank ended by an error of its own; the others are killed then."""
+        return any(_RANK_RAISED.search(line.text) for line in self.whole)
+
+    @property
+    def behind(self) -> Sequence[Line]:
+        """What was said behind the error of the traceback: where it ended the trainer, next to nothing was."""
+        frames = [index for index, line in enumerate(self.lines) if _FRAME.match(line.text)]
+        after = self.lines[frames[-1] + 1 :] if frames else ()
+        said = [line for line in after if not (line.text.startswith(" ") or line.warns or _BAR.search(line.text))]
+        return said[1:]  # the first is the error
+
 
 def closing(lines: Sequence[str]) -> Closing:
     """Return the lines that tell how it ended.
 
-    The launcher raises an error of its own behind the trainer's, which says nothing.
+    The launcher raises an error of its own behind the trainer's, which says nothing. Of several ranks one may go on for
+    a while after another has raised its error: where the launcher says that one did, that is looked for before too.
     """
-    whole = since_progress(read(lines))
-    heads = [index for index, line in enumerate(whole) if _HEAD.match(line.text)]
-    said = whole
-    while heads and any(name in line.text for line in said[heads[-1] :] for name in LAUNCHER):
-        said = said[: heads.pop()]
+    everything = _without_ignored(read(lines))
+    whole = since_progress(everything)
+    said, heads = _without_launcher(whole)
+    if not heads and any(_RANK_RAISED.search(line.text) for line in whole):
+        before, found = _without_launcher(everything)
+        whole, said, heads = (everything, before, found) if found else (whole, said, heads)
     if not heads:
         return Closing(said[-_CLOSING_LINES:], False, (), said, whole)
     start = heads.pop()
     while heads and any(text in line.text for line in said[max(0, start - 3) : start] for text in _CHAINED):
         start = heads.pop()
     return Closing(said[start:], True, said[max(0, start - _CONTEXT_LINES) : start], said, whole)
+
+
+def _without_launcher(said: Sequence[Line]) -> tuple[Sequence[Line], list[int]]:
+    """Return the lines without a launcher's own error at their end, and where tracebacks begin in them."""
+    heads = [index for index, line in enumerate(said) if _HEAD.match(line.text)]
+    while heads and any(name in line.text for line in said[heads[-1] :] for name in LAUNCHER):
+        said = said[: heads.pop()]
+    return said, heads
 
 
 def shortened(text: str) -> str:

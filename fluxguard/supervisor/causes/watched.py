@@ -9,7 +9,7 @@ WATCHED = "watched log: {what}"
 CAUSES = (
     Cause(
         name=WATCHED,
-        words="One of your own log patterns speaks: {said}",
+        words="Your own log pattern '{what}' speaks: {said}",
         advice="The pattern is in the file that --watch-log names.",
         fixed=True,
         shown=(waits("a pattern of --watch-log FILE.yaml; with `then: stop` the run is not started again"),),

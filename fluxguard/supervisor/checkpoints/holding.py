@@ -17,7 +17,7 @@ from fluxguard.launch.job import Job
 from fluxguard.launch.trainer import find
 from fluxguard.manifest import Manifest
 from fluxguard.rundir import RunDir, read_json
-from fluxguard.supervisor import ledger
+from fluxguard.supervisor import distrust, ledger
 from fluxguard.supervisor.checkpoints import belonging, states, verdicts
 from fluxguard.supervisor.checkpoints.belonging import Family
 from fluxguard.supervisor.checkpoints.states import Plan
@@ -90,10 +90,14 @@ class _Run:
 
     plan: Plan
     kin: Family
+    others: Mapping[str, str] | None
+    """The states that lay there before the run began, as `states.stamps` says; None where nobody has noted it."""
     began: float
     """Seconds since the epoch."""
     asked: str
     """Who asked for the states that do not say so."""
+    distrusted: Mapping[str, str]
+    """Those that the trainer could not go on from, as `distrust.known` says."""
 
 
 def look(output_dir: Path, *, now: float, verify: bool) -> Holding:
@@ -123,7 +127,8 @@ def look(output_dir: Path, *, now: float, verify: bool) -> Holding:
 def _known(run: RunDir, events: Sequence[Event], there: Sequence[Path]) -> _Run:
     plan = newest(events, "plan")
     told: Mapping[str, Any] = plan.values if plan else {}
-    began = next((event.at for event in events if event.kind == "attempt"), 0.0)
+    first = next((event for event in events if event.kind == "attempt"), None)
+    began, others = (first.at, first.values.get("states_before")) if first else (0.0, None)
     flags, asked = _flags(run), ""
     if flags is not None:
         asked = YOU if flags.save_state else manifest.OURS
@@ -134,8 +139,10 @@ def _known(run: RunDir, events: Sequence[Event], there: Sequence[Path]) -> _Run:
             accumulation=int(told.get("accumulation", 1)),
         ),
         kin=states.family(run, there),
+        others=others if isinstance(others, Mapping) else None,
         began=began,
         asked=asked,
+        distrusted=distrust.known(events, ever=True),
     )
 
 
@@ -191,8 +198,8 @@ def _why_not(path: Path, where: str, told: Manifest, known: _Run, *, verify: boo
     else:
         verdicts.sound(path)
     if where == ASIDE:
-        return "set aside: there is another of its step"
-    if where == OUTPUT and _weight(path)[1] < known.began:
+        return distrust.reason(known.distrusted, path) or "set aside: there is another of its step"
+    if where == OUTPUT and states.is_of_another(path, known.began, known.others):
         return "from before this run: it belongs to another training"
     return ""
 

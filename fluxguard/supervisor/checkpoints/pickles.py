@@ -49,6 +49,11 @@ _HARMLESS = {
     **{f"numpy.{core}.multiarray": {"_reconstruct", "scalar"} for core in ("core", "_core")},
     **{f"numpy.{core}.numeric": {"_frombuffer"} for core in ("core", "_core")},
     "numpy.dtypes": {f"{kind}DType" for kind in _NUMBERS.split()},
+    **{
+        f"torchao.{place}.subclass_{kind.lower()}": {f"OptimState{kind}"}
+        for place in ("optim", "prototype.low_bit_optim")
+        for kind in ("8bit", "4bit", "Fp8")
+    },
 }
 """By module, what the state of an optimizer, a scheduler or a random generator is made of; none of it runs anything."""
 _NEVER = {"torch", "numpy", "__builtin__", *sys.stdlib_module_names}
@@ -119,6 +124,13 @@ def members(file: BinaryIO, *, trusted: bool = False) -> list[tuple[int, int, in
             return [] if trusted else list(_places(file, archive))
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, struct.error, zlib.error) as error:
         raise ValueError(f"is broken ({error})") from None
+
+
+def program(file: BinaryIO) -> bytes:
+    """Return the pickle in an archive of torch's, as bytes. Raises ValueError as `members` does, and OSError."""
+    members(file, trusted=True)
+    with zipfile.ZipFile(file) as archive:
+        return next(archive.read(info) for info in archive.infolist() if info.filename.endswith(".pkl"))
 
 
 def _check_members(file: BinaryIO, archive: zipfile.ZipFile, size: int) -> None:

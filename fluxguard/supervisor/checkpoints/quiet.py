@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from fluxguard.errors import StateUnusable
@@ -17,14 +18,15 @@ _EVERY = 2.0
 _LONGEST_REST = 60.0
 
 
-def quiet(output_dir: Path, *, since: float, now: float) -> list[Path]:
+def quiet(output_dir: Path, *, since: float, now: float, others: Mapping[str, str] | None = None) -> list[Path]:
     """Return the states that nobody has listed and nobody writes any more.
 
-    `since` and `now` are seconds since the epoch; what was written before `since` belongs to another training. Raises
-    OSError when the folder does not answer or a state is removed meanwhile.
+    `since` and `now` are seconds since the epoch; which states belong to another training is said by `others`, and by
+    `since`, as for `states.seal`. Raises OSError when the folder does not answer or a state is removed meanwhile.
     """
     unlisted = (folder for folder in states.candidates(output_dir) if not verdicts.has_manifest(folder))
-    return [folder for folder in unlisted if since <= states.written_at(folder) <= now - _QUIET]
+    mine = (folder for folder in unlisted if not states.is_of_another(folder, since, others))
+    return [folder for folder in mine if states.written_at(folder) <= now - _QUIET]
 
 
 class Lister:
@@ -36,14 +38,14 @@ class Lister:
         self._tried: set[object] = set()
         self._looked_at = 0.0
 
-    def look(self, plan: Plan, *, since: float, now: float) -> None:
+    def look(self, plan: Plan, *, since: float, now: float, others: Mapping[str, str] | None = None) -> None:
         """List what has become quiet; returns at once. While an earlier look still goes on, nothing is begun."""
         if not plan.steps_per_epoch or abs(now - self._looked_at) < _EVERY:
             return
         if self._thread is not None and self._thread.is_alive():
             return
         self._looked_at = now
-        self._thread = threading.Thread(target=self._list, args=(plan, since, now), name="states", daemon=True)
+        self._thread = threading.Thread(target=self._list, args=(plan, since, now, others), name="states", daemon=True)
         with contextlib.suppress(RuntimeError):  # no more threads: they are listed when the trainer has ended
             self._thread.start()
 
@@ -52,9 +54,9 @@ class Lister:
         if self._thread is not None and self._thread.ident is not None:
             self._thread.join(_LONGEST_REST)
 
-    def _list(self, plan: Plan, since: float, now: float) -> None:
+    def _list(self, plan: Plan, since: float, now: float, others: Mapping[str, str] | None) -> None:
         with contextlib.suppress(OSError):
-            for folder in quiet(self._run.output_dir, since=since, now=now):
+            for folder in quiet(self._run.output_dir, since=since, now=now, others=others):
                 tried = (folder, states.mark(folder))
                 if tried not in self._tried:
                     self._tried.add(tried)

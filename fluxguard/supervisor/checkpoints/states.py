@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from fluxguard.supervisor.checkpoints import belonging, verdicts
 from fluxguard.supervisor.checkpoints.belonging import Family, stranger
 
 _log = logging.getLogger(__name__)
+
+_STAMP = 32  # digits
 
 Mark = tuple[tuple[str, int, int, int], ...]
 """Name, size, time and number of each file of a state."""
@@ -32,6 +35,8 @@ class Plan:
     """Batches per optimizer step."""
     step_seconds: float = 0.0
     """How long a step takes, sampling and all; 0 while unknown."""
+    save_every: float | None = None
+    """Seconds between two states of a trainer that is told in steps when to save; None for none within an epoch."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -80,17 +85,17 @@ class Sealed:
     """Those that were read from end to end for it."""
 
 
-def seal(run: RunDir, plan: Plan, *, since: float) -> Sealed:
+def seal(run: RunDir, plan: Plan, *, since: float, others: Mapping[str, str] | None = None) -> Sealed:
     """Move every whole state of the output folder into the run directory, named by its true step.
 
     Only while no trainer lives: upstream writes states in place under names that collide, and removes old ones. A state
-    that is not whole is set aside; one from before `since` (seconds since the epoch) belongs to another training and is
-    left where it is.
+    that is not whole is set aside; one of the `others`, as `stamps` gave them before the run began, belongs to another
+    training and is left where it is. Where nobody knows these, so is one from before `since` (seconds since the epoch).
     """
     steps, aside, unread, fresh = [], [], [], []
     for folder in _candidates(run):
         try:
-            if written_at(folder) < since:
+            if is_of_another(folder, since, others):
                 continue
             if not plan.steps_per_epoch and not verdicts.has_manifest(folder):
                 continue  # its true step cannot be known yet; it may become known
@@ -152,8 +157,16 @@ def sealed(run: RunDir) -> list[Path]:
     return sorted(run.states.glob("step-*[0-9]"), reverse=True)
 
 
-def verified(run: RunDir, plan: Plan, aside: list[str], fresh: frozenset[Mark] = frozenset()) -> Iterator[State]:
+def verified(
+    run: RunDir,
+    plan: Plan,
+    aside: list[str],
+    fresh: frozenset[Mark] = frozenset(),
+    against: Callable[[Path], str] = lambda _: "",
+) -> Iterator[State]:
     """Yield the sealed states that verify, most true steps first; what does not is set aside and told to `aside`.
+
+    So is one that something speaks `against`, in words.
 
     Only those that are asked for are read, and none that is among the `fresh` ones, which were read just now. One that
     already holds every planned step is passed over: upstream refuses to start from it, so the last part is trained
@@ -162,6 +175,10 @@ def verified(run: RunDir, plan: Plan, aside: list[str], fresh: frozenset[Mark] =
     folders = sealed(run)
     kin = family(run, folders)
     for folder in folders:
+        if why := against(folder):
+            aside.append(why)
+            _set_aside(run, folder)
+            continue
         try:
             found = State(path=folder, manifest=judged(folder, kin, fresh))
         except StateUnusable as unusable:
@@ -206,6 +223,30 @@ def mark(folder: Path) -> Mark:
     return tuple(sorted((name, one.st_size, one.st_mtime_ns, one.st_ino) for name, one in found))
 
 
+def stamp(folder: Path) -> str:
+    """Return what tells the files of a state from others, wherever the state lies; empty where it is gone."""
+    try:
+        files = [(name, size, time) for name, size, time, _ in mark(folder)]
+    except OSError:
+        return ""
+    return hashlib.sha256(repr(files).encode()).hexdigest()[:_STAMP]
+
+
+def stamps(output_dir: Path) -> dict[str, str]:
+    """Return the stamps of the states in an output folder by name: before a run begins, they are another training's."""
+    return {folder.name: stamp(folder) for folder in candidates(output_dir)}
+
+
+def is_of_another(folder: Path, since: float, others: Mapping[str, str] | None) -> bool:
+    """Return whether a state in the output folder is another training's: `others` know it, else its time tells.
+
+    A clock that was set back makes a new state look old; its name and its files do not. Raises OSError.
+    """
+    if others is None:
+        return written_at(folder) < since
+    return others.get(folder.name) == stamp(folder)
+
+
 def prune(run: RunDir, resumed: State, *, own_cadence: bool = True) -> None:
     """Delete what is older than the state a run goes on from, but for one; only what fluxguard asked for.
 
@@ -244,6 +285,8 @@ def with_manifest(folder: Path, plan: Plan) -> tuple[manifest.Manifest, bool]:
     A state of an unhardened trainer gets its manifest here, once it proves whole; one that has a manifest is read only
     when a run is to go on from it.
     """
+    if _written_over(folder):
+        (folder / manifest.NAME).unlink()
     known = verdicts.quick(folder)
     if known is not None:
         if plan.planned_steps and known.true_step > plan.planned_steps:
@@ -252,6 +295,18 @@ def with_manifest(folder: Path, plan: Plan) -> tuple[manifest.Manifest, bool]:
     made = replace(without_manifest(folder, plan), files=verdicts.sound(folder))
     manifest.write(folder, made)
     return made, True
+
+
+def _written_over(folder: Path) -> bool:
+    """Whether a trainer that knows no manifests has written a state anew in place of one that had got a manifest.
+
+    Then every file of it is newer; of a state that rots, or that somebody has edited, one is.
+    """
+    files = [path for path in folder.iterdir() if path.name != manifest.NAME]
+    if not verdicts.has_manifest(folder) or any(path.name.startswith("fluxguard-") for path in files):
+        return False
+    listed_at = (folder / manifest.NAME).lstat().st_mtime
+    return bool(files) and all(path.lstat().st_mtime > listed_at for path in files)
 
 
 def without_manifest(folder: Path, plan: Plan) -> manifest.Manifest:

@@ -15,6 +15,9 @@ from fluxguard.supervisor.checkpoints import pickles, tensors
 FILES = ("train_state.json", "model.safetensors", "optimizer.bin", "scheduler.bin", "random_states_0.pkl")
 """What accelerate leaves in a state of a LoRA training, in the order it is written; fewer means it was cut short."""
 MODEL = "model.safetensors"
+_OPTIMIZER, _SCHEDULER = "optimizer.bin", "scheduler.bin"
+_SCHEDULED = b"initial_lr"
+"""What every scheduler of torch's writes into the optimizer that it steers."""
 
 _ARCHIVES = (".bin", ".pkl", ".pt")
 _AT_ONCE = 2  # files: the digest of one is reckoned while another is read
@@ -127,13 +130,22 @@ def _complete(folder: Path) -> None:
     there = manifest.names(folder)
     if any(name.startswith(_OURS) for name in there):
         raise StateUnusable(folder, "its manifest is missing")
-    for name in FILES:
-        if name not in there:
-            raise StateUnusable(folder, f"{name} is missing: the state was cut short")
+    missing = [name for name in FILES if name not in there]
+    if missing and (missing != [_SCHEDULER] or _has_schedule(folder)):
+        raise StateUnusable(folder, f"{missing[0]} is missing: the state was cut short")
     ranks = sum(name.startswith("random_states_") for name in there)
     if any(f"random_states_{rank}.pkl" not in there for rank in range(ranks)):
         raise StateUnusable(folder, "random states of some processes are missing")
     train_state(folder)
+
+
+def _has_schedule(folder: Path) -> bool:
+    """Whether a scheduler steered the optimizer of a state: upstream gives a schedule-free one none that is saved."""
+    try:
+        with manifest.opened(folder, _OPTIMIZER) as file:
+            return _SCHEDULED in pickles.program(file)
+    except ValueError as error:
+        raise StateUnusable(folder, f"{_OPTIMIZER} {error}") from None
 
 
 def _asked(folder: Path, name: str, *, trusted: bool = False) -> None:

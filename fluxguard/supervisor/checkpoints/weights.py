@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +18,8 @@ class Verdict:
     verified: bool
     reason: str
     """Why it does not verify, in words; how much was verified otherwise."""
+    finite: bool = True
+    """Whether nothing in it is known to be no number."""
 
 
 def verify(path: Path, *, newer_than: float) -> Verdict:
@@ -36,6 +38,8 @@ def verify(path: Path, *, newer_than: float) -> Verdict:
         return _no(path, f" does not parse ({unusable.reason})")
     except OSError as error:
         return _no(path, f" does not parse ({error})")
+    except tensors.NotFinite as error:
+        return replace(_no(path, f" {error}"), finite=False)
     except ValueError as error:  # in words that follow a name
         return _no(path, f" {error}")
     return Verdict(verified=True, reason=f"{found} tensors, all finite")

@@ -66,7 +66,7 @@ class Observation:
     gpus: tuple[Card, ...] | None = None
     """The NVIDIA cards; None when unknown."""
     xids: tuple[str, ...] = ()
-    """Critical faults that the driver has reported since the supervisor began to listen, in words."""
+    """Critical faults that the driver has reported since the attempt is looked at, in words."""
     host: Host | None = None
     """The memory of the machine; None when it was not sampled at this look."""
     disk_free: int | None = None
@@ -98,7 +98,10 @@ class Observation:
             # A rank that others wait for is progress too: each may cache for hours what is its own.
             others = tuple(_progress(one) for one in self.ranks[1:])
             return (beat.attempt, *_progress(beat), *others)
-        return (self.shown.bar, self.shown.count, self.shown.epoch, self.shown.saves, self.shown.phase)
+        shown = self.shown
+        # Many trainers that are not known print a loss and no step that we understand; one that repeats is no progress.
+        loss = shown.loss if not shown.known and shown.loss is not None and math.isfinite(shown.loss) else None
+        return (shown.bar, shown.count, shown.epoch, shown.saves, shown.phase, loss)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,9 +185,17 @@ class History:
 
 
 def _says_nothing(before: Observation, seen: Observation) -> bool:
-    """Whether an interval that holds these two looks is not how long something takes: ended, healed or stopped."""
+    """Whether an interval that holds these two looks is not how long something takes.
+
+    Ended, healed or stopped; or the ends of the interval are those of two ranks.
+    """
     stopped = seen.usage is not None and bool(seen.usage.stopped)
-    return seen.exit is not None or seen.spoken or stopped or len(seen.healed) != len(before.healed)
+    healed = len(seen.healed) != len(before.healed)
+    return seen.exit is not None or seen.spoken or stopped or healed or _another_speaks(before.beat, seen.beat)
+
+
+def _another_speaks(before: Beat | None, beat: Beat | None) -> bool:
+    return before is not None and beat is not None and before.rank != beat.rank
 
 
 def _stepped(history: History, seen: Observation) -> dict[str, Any]:
@@ -215,7 +226,7 @@ def _trends(history: History, seen: Observation) -> dict[str, Any]:
 
 
 def _stepping(stepping: Stepping, before: Beat | None, beat: Beat | None) -> Stepping:
-    if before is None or beat is None or not before.phase == beat.phase == "step":
+    if before is None or beat is None or before.rank != beat.rank or not before.phase == beat.phase == "step":
         return Stepping(most=stepping.most) if stepping.whole or stepping.waiting else stepping
     if beat.step != before.step:
         return stepping.stepped()

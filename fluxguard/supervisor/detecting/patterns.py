@@ -3,19 +3,19 @@ for `read`, `keep` and `kept`, which touch the file."""
 
 from __future__ import annotations
 
-import importlib
 import logging
 import math
-import re
-import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir, write_whole
+
+if TYPE_CHECKING:
+    import regex
 
 _log = logging.getLogger(__name__)
 
@@ -23,9 +23,7 @@ LONGEST_LINE = 1000
 """Characters of a line that patterns are searched in: the time that a search takes grows with them."""
 _MOST_PATTERNS = 50
 _TOO_SLOW = 0.25
-"""Seconds of one search after which a pattern is not searched for any more."""
-_UNBOUNDED = 100
-"""A repeat that may go on for so long counts as one without a bound."""
+"""Seconds after which a search is given up, and its pattern is not searched for any more."""
 _KEYS = ("name", "pattern", "within", "after", "every", "until", "finite", "progress", "loss", "then")
 _THEN = ("restart", "stop")
 
@@ -35,7 +33,7 @@ class Pattern:
     """One pattern and what is expected of it."""
 
     name: str
-    regex: re.Pattern[str]
+    regex: regex.Pattern[str]
     within: float | None = None
     """Seconds within which the first match is expected: from the start, or from the first match of `after`."""
     after: str = ""
@@ -85,7 +83,6 @@ class Matcher:
     """Searches lines for patterns, within bounds."""
 
     patterns: tuple[Pattern, ...]
-    timer: Callable[[], float] = time.perf_counter
     _slow: tuple[str, ...] = ()
 
     def search(self, lines: Iterable[str]) -> Matches:
@@ -100,16 +97,17 @@ class Matcher:
         for pattern in self.patterns:
             if pattern.name in self._slow:
                 continue
-            began = self.timer()
-            match = pattern.regex.search(line)
-            if self.timer() - began > _TOO_SLOW:
+            try:
+                match = pattern.regex.search(line, timeout=_TOO_SLOW)
+            except TimeoutError:
                 self._slow = (*self._slow, pattern.name)
+                continue
             if match is not None:
                 found = found.with_more(_shown(pattern, match))
         return found
 
 
-def _shown(pattern: Pattern, match: re.Match[str]) -> Matches:
+def _shown(pattern: Pattern, match: regex.Match[str]) -> Matches:
     def text(group: str | int | None) -> str | None:
         return None if group is None else match[group]
 
@@ -239,25 +237,25 @@ def _pattern(values: object, where: str, source: str) -> Pattern:
     name = _text(values, "name", where, source)
     if unknown := [key for key in values if key not in _KEYS]:
         raise InputError(source, f"is no key (keys: {', '.join(_KEYS)})", f"{name}: {unknown[0]}")
-    regex = _regex(_text(values, "pattern", name, source), name, source)
+    pattern = _regex(_text(values, "pattern", name, source), name, source)
     then = values.get("then", _THEN[0])
     if then not in _THEN:
         raise InputError(source, f"must be {' or '.join(_THEN)}, not {then!r}", f"{name}: then")
     within, every = (_seconds(values, key, name, source) for key in ("within", "every"))
     if "after" in values and within is None:
         raise InputError(source, "belongs to a `within`", f"{name}: after")
-    step, total = _progress(values.get("progress"), regex, name, source)
+    step, total = _progress(values.get("progress"), pattern, name, source)
     return Pattern(
         name=name,
-        regex=regex,
+        regex=pattern,
         within=within,
         after=_text(values, "after", name, source) if "after" in values else "",
         every=every,
         until=_text(values, "until", name, source) if "until" in values else "",
-        finite=_group(values.get("finite"), regex, f"{name}: finite", source),
+        finite=_group(values.get("finite"), pattern, f"{name}: finite", source),
         step=step,
         total=total,
-        loss=_group(values.get("loss"), regex, f"{name}: loss", source),
+        loss=_group(values.get("loss"), pattern, f"{name}: loss", source),
         then=str(then),
     )
 
@@ -278,64 +276,36 @@ def _seconds(values: Mapping[Any, Any], key: str, name: str, source: str) -> flo
     return float(found)
 
 
-def _group(value: object, regex: re.Pattern[str], where: str, source: str) -> str | int | None:
+def _group(value: object, pattern: regex.Pattern[str], where: str, source: str) -> str | int | None:
     if value is None:
         return None
     group: str | int = int(value) if isinstance(value, str) and value.isdigit() else value  # type: ignore[assignment]
-    known = [*regex.groupindex, *range(1, regex.groups + 1)]
+    known = [*pattern.groupindex, *range(1, pattern.groups + 1)]
     if isinstance(value, bool) or group not in known:
         raise InputError(source, f"{value!r} is no group of its pattern (groups: {known or 'none'})", where)
     return group
 
 
 def _progress(
-    value: object, regex: re.Pattern[str], name: str, source: str
+    value: object, pattern: regex.Pattern[str], name: str, source: str
 ) -> tuple[str | int | None, str | int | None]:
     if value is None:
         return None, None
     step, slash, total = str(value).partition("/")
     where = f"{name}: progress"
-    return _group(step, regex, where, source), _group(total, regex, where, source) if slash else None
+    return _group(step, pattern, where, source), _group(total, pattern, where, source) if slash else None
 
 
-def _regex(text: str, name: str, source: str) -> re.Pattern[str]:
+def _regex(text: str, name: str, source: str) -> regex.Pattern[str]:
+    import regex  # not re: a search of it, which nobody can end, would stop the watching of a training
+
     where = f"{name}: pattern"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            regex = re.compile(text)
-    except (re.error, Warning, OverflowError, RecursionError) as error:
+            return regex.compile(text)
+    except (regex.error, Warning, OverflowError, RecursionError) as error:
         raise InputError(source, f"is no regular expression ({error})", where) from None
-    if _explodes(text):
-        raise InputError(
-            source, "repeats what repeats already, such as (a+)+: a search for it may take for ever", where
-        )
-    return regex
-
-
-def _explodes(text: str) -> bool:
-    """Whether an unbounded repeat holds another one: a search may then take a time exponential in the line."""
-    parser = getattr(re, "_parser", None) or importlib.import_module("sre_parse")  # its name until Python 3.11
-    return _nested(parser.parse(text), inside=False)
-
-
-def _nested(tree: Iterable[Any], *, inside: bool) -> bool:
-    for code, argument in tree:
-        repeats = str(code) in ("MAX_REPEAT", "MIN_REPEAT") and argument[1] > _UNBOUNDED
-        if repeats and inside:
-            return True
-        if any(_nested(part, inside=inside or repeats) for part in _parts(argument)):
-            return True
-    return False
-
-
-def _parts(argument: Any) -> Iterable[Any]:
-    """Yield the sub-patterns in the argument of a parsed element."""
-    if hasattr(argument, "data"):
-        yield argument
-    elif isinstance(argument, (tuple, list)):
-        for one in argument:
-            yield from _parts(one)
 
 
 def read(path: Path) -> tuple[Pattern, ...]:

@@ -25,6 +25,7 @@ _FEW_BATCHES = 20
 _MANY_TIMES = 4
 """Times the batches that a step of this run takes, after which one is missed."""
 _REPEATED = 10
+_LONGEST_SAID = 200
 _ALMOST_NO_DISK = 1 << 30
 _ALMOST_NO_MEMORY = 0.05
 _FULL_SWAP = 0.9
@@ -154,7 +155,13 @@ def repeats(history: History, limits: Limits) -> Trouble | None:
     text = max(errors, key=lambda one: errors[one], default="")
     if not text or errors[text] < _REPEATED:
         return None
-    return Trouble("repeated error", f"the output tells {errors[text]} times: {text}")
+    return Trouble("repeated error", f"the output tells {errors[text]} times: {_whole_words(history, text)}")
+
+
+def _whole_words(history: History, text: str) -> str:
+    """Return a line as it first came, cut between words: a part of a secret would not be known as one."""
+    line = history.last.shown.said[text]
+    return line if len(line) <= _LONGEST_SAID else f"{line[:_LONGEST_SAID].rpartition(' ')[0]} ..."
 
 
 def disk(history: History, limits: Limits) -> Trouble | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ Points = Sequence[Mapping[str, Any]]
 
 WIDTH, HEIGHT = 1000, 100
 _GIB = 1 << 30
+_BEYOND = 1e15
+"""No time of a calendar, and more bytes than a machine has; NaN is not below it either."""
 _ROOM = 0.02
 """Of the width, right of the incident, so that its mark is seen."""
 _KINDS = {
@@ -187,7 +188,7 @@ def _said(measure: Measure, known: Sequence[float]) -> str:
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _BEYOND:
         return None
     return float(value)
 

@@ -149,7 +149,14 @@ def last_words(run: RunDir, attempt: Attempt) -> Mapping[str, Any] | None:
 
 def _words(path: Path, attempt: Attempt) -> Mapping[str, Any] | None:
     words = read_json(path)
-    return {**words, "rank": int(path.suffixes[-2][1:])} if words and words.get("attempt") == attempt.uuid else None
+    if not words or words.get("attempt") != attempt.uuid:
+        return None
+    seconds: dict[str, Any] = {name: _number(words[name]) for name in ("waited", "limit", "time") if name in words}
+    return {**words, **seconds, "rank": int(path.suffixes[-2][1:])}
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def _said_at(words: Mapping[str, Any]) -> float:

@@ -32,6 +32,8 @@ RECORDER = "flight-recorder"
 _LINES_KEPT = 60
 _LONGEST_LINE = 2000
 _LARGEST_FILE = 1 << 20
+_BEYOND = 1e12
+"""No step, and no time; NaN is not below it either."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +243,8 @@ def _fits(kind: str, value: object) -> bool:
         return other == "None"
     if isinstance(value, bool) or not isinstance(value, _KINDS[kind]):
         return False
+    if isinstance(value, (int, float)):
+        return abs(value) < _BEYOND
     if isinstance(value, (list, tuple)):
         inner = str if kind == "Sequence[str]" else dict
         return all(isinstance(one, inner) for one in value)

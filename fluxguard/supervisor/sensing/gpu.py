@@ -30,6 +30,7 @@ _FRESH = 60.0
 _REST = 30.0
 """Before a helper that failed is started again; doubled with each failure in a row."""
 _LONGEST_REST = 900.0
+_MOST_DOUBLED = 10  # times; a run of weeks fails oftener than a number can be doubled
 _BURIAL = 0.5
 _LOOK = 0.02
 _MOST_XIDS = 32
@@ -72,9 +73,17 @@ class Seen:
     cards: tuple[Card, ...] | None = None
     """None when unknown: no driver, no answer in time, or an old one."""
     xids: tuple[str, ...] = ()
-    """The critical faults that the driver has reported since we listen, oldest first."""
+    """The last critical faults that the driver has reported since we listen, oldest first."""
+    heard: int = 0
+    """How many those were in all."""
     silent: bool = False
     """Whether the driver did not answer the last question in time."""
+
+
+def since(seen: Seen, heard: int) -> tuple[str, ...]:
+    """Return the faults that came after the first so many. Pure."""
+    new = max(0, seen.heard - heard)
+    return seen.xids[-new:] if new else ()
 
 
 def driver() -> bool:
@@ -106,6 +115,11 @@ class Gpus:
     _seen: Seen = field(default_factory=Seen)
     _answered_at: float = -math.inf
 
+    @property
+    def _faults(self) -> dict[str, Any]:
+        """What stays known while the cards are not."""
+        return {"xids": self._seen.xids, "heard": self._seen.heard}
+
     def look(self, *, ask: bool = False) -> Seen:
         """Return what is known now, without waiting; `ask` asks for more, to be seen at a later look."""
         now = self.clock.monotonic()
@@ -114,7 +128,7 @@ class Gpus:
         if ask:
             self._ask(now)
         fresh = now - self._answered_at <= _FRESH
-        return self._seen if fresh else Seen(xids=self._seen.xids, silent=self._seen.silent)
+        return self._seen if fresh else Seen(silent=self._seen.silent, **self._faults)
 
     def answer(self, seconds: float) -> Seen:
         """Ask and wait for the answer, `seconds` at most."""
@@ -124,7 +138,7 @@ class Gpus:
             self.clock.sleep(_LOOK)
             self.look()
         if self._answered_at == before:
-            return Seen(xids=self._seen.xids, silent=self._seen.silent)
+            return Seen(silent=self._seen.silent, **self._faults)
         return self._seen
 
     @property
@@ -163,15 +177,16 @@ class Gpus:
         new = tuple(xid_words(number) for number in values.get("xids") or () if isinstance(number, int))
         helper.asked_at, helper.patience = None, _ANSWER
         self._failures, self._answered_at = 0, now
-        self._seen = Seen(cards=cards, xids=(*self._seen.xids, *new)[-_MOST_XIDS:])
+        heard = self._seen.heard + len(new)
+        self._seen = Seen(cards=cards, xids=(*self._seen.xids, *new)[-_MOST_XIDS:], heard=heard)
 
     def _fail(self, helper: _Helper, now: float, *, silent: bool) -> None:
         helper.kill()
         self._dying.append(helper)
         self._helper = None
-        self._rest_until = now + min(_REST * 2.0**self._failures, _LONGEST_REST)
+        self._rest_until = now + min(_REST * 2.0 ** min(self._failures, _MOST_DOUBLED), _LONGEST_REST)
         self._failures += 1
-        self._seen = Seen(xids=self._seen.xids, silent=silent)
+        self._seen = Seen(silent=silent, **self._faults)
 
     def _ask(self, now: float) -> None:
         # One that no signal ends (it is inside a dead driver) is not joined by more of its kind.

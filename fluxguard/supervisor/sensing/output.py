@@ -83,6 +83,8 @@ class Shown:
     """Whether the bar of sd-scripts was seen, which alone counts its steps from then on."""
     errors: Mapping[str, int] = field(default_factory=dict)
     """Lines that tell of something failing, numbers left out, by how often they came."""
+    said: Mapping[str, str] = field(default_factory=dict)
+    """The same as they first came, for people; they may hold secrets."""
 
 
 def shown_after(shown: Shown, lines: Iterable[str]) -> Shown:
@@ -169,9 +171,11 @@ def _any_error(shown: Shown, line: str) -> Shown:
     """Count a line that tells of something failing; of many kinds those that came often are kept."""
     text = _NUMBERS.sub("#", line.strip()[:_LONGEST_ERROR])
     errors = {**shown.errors, text: shown.errors.get(text, 0) + 1}
+    said = {text: line.strip(), **shown.said}
     if len(errors) > _MOST_ERRORS:
-        del errors[min((one for one in errors if one != text), key=lambda one: errors[one])]
-    return replace(shown, errors=errors)
+        rare = min((one for one in errors if one != text), key=lambda one: errors[one])
+        del errors[rare], said[rare]
+    return replace(shown, errors=errors, said=said)
 
 
 def _number(text: str) -> float | None:

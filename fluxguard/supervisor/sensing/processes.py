@@ -224,8 +224,8 @@ def exit_code(pid: int) -> int | None:
 
 def _bury() -> None:
     """Bury the detached processes of ours that have ended."""
-    for pid in [pid for pid, process in _CHILDREN.items() if process.poll() is not None]:
-        del _CHILDREN[pid]
+    for process in _CHILDREN.values():
+        process.poll()  # how it ended stays known to whoever asks for it later
 
 
 @atexit.register

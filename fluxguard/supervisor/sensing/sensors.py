@@ -15,7 +15,7 @@ from fluxguard.supervisor.detecting.patterns import NOTHING, Matcher, Matches
 from fluxguard.supervisor.incidents.evidence import last_words
 from fluxguard.supervisor.sensing import cgroups, host, machine, processes
 from fluxguard.supervisor.sensing.disk import Disk
-from fluxguard.supervisor.sensing.gpu import Gpus
+from fluxguard.supervisor.sensing.gpu import Gpus, since
 from fluxguard.supervisor.sensing.heals import Heals
 from fluxguard.supervisor.sensing.identity import Identity
 from fluxguard.supervisor.sensing.output import Shown, Tail, shown_after, stepped
@@ -33,6 +33,7 @@ class Sensors:
         self._orphans: list[Identity] = []
         self._heals = Heals(run, attempt.uuid)
         self._gpus = gpus or machine.gpu_sensor()
+        self._faults_before = self._gpus.look().heard  # those of an attempt before explain nothing of this one
         self._disk = Disk(run.output_dir, clock)
         self._groups = cgroups.of_process(attempt.keeper.pid if attempt.keeper else None) or cgroups.of_process()
         self._matcher = Matcher(patterns.kept(run))
@@ -49,7 +50,7 @@ class Sensors:
         return Observation(
             now=self._clock.monotonic(),
             exit=ended,
-            beat=ranks[0] if ranks else None,
+            beat=self._ranks.speaks(ranks),
             shown=self._shown,
             output=self.tail.position,
             spoken=last_words(self._run, self._attempt) is not None,
@@ -57,7 +58,7 @@ class Sensors:
             healed=self._heals.look(),
             ranks=ranks,
             gpus=cards.cards,
-            xids=cards.xids,
+            xids=since(cards, self._faults_before),
             host=host.look(self._groups) if sample else None,
             disk_free=free,
             silent=silent,
@@ -99,6 +100,7 @@ class _Ranks:
         self._folder = run.beats()
         self._mark = attempt.mark
         self._known: list[int] = []
+        self._speaker: int | None = None
 
     def look(self, *, again: bool) -> tuple[Beat, ...]:
         """Return the last heartbeat of each, by rank; `again` looks for ranks that are new."""
@@ -106,3 +108,12 @@ class _Ranks:
             self._known = heartbeat.ranks(self._folder)
         beats = (heartbeat.read(heartbeat.path_for(self._folder, rank)) for rank in self._known)
         return tuple(beat for beat in beats if beat is not None and beat.attempt == self._mark)
+
+    def speaks(self, ranks: tuple[Beat, ...]) -> Beat | None:
+        """Return the beat that stands for all: that of the lowest rank of this machine; rank 0 may be on another one.
+
+        While that one cannot be read nobody speaks in its place: two ranks are not at the same place.
+        """
+        if ranks and (self._speaker is None or ranks[0].rank < self._speaker):
+            self._speaker = ranks[0].rank
+        return ranks[0] if ranks and ranks[0].rank == self._speaker else None

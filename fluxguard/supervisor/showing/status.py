@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fluxguard import heartbeat
+from fluxguard.errors import InputError
 from fluxguard.launch import masking
 from fluxguard.rundir import RunDir, read_json
 from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor import ledger, noticing, record, timeline
+from fluxguard.supervisor.checkpoints import holding, states
 from fluxguard.supervisor.incidents import known
 from fluxguard.supervisor.ledger import Event, newest
 from fluxguard.supervisor.ownership import owner
@@ -62,7 +64,7 @@ class Status:
     machine: str | None = None
     """What the newest sample shows of GPU, memory and disk, in words; None when nothing trains."""
     remedies: list[dict[str, Any]] = field(default_factory=list)
-    """{name, flags, reason, at, words} each: what the run does otherwise than its command says, in order."""
+    """{name, flags, reason, at, words} each: what the run does otherwise than its command says, each once."""
     decided: str = ""
     """What was decided last, and why; empty when nothing had to be."""
 
@@ -80,9 +82,7 @@ def read(run: RunDir) -> Status | None:
     watched = owner(run) is not None
     running = attempt is not None and not attempts.closed(events, attempt.uuid) and _lives(run, attempt)
     shown, lines = _output(run, attempt) if attempt else (Shown(), [])
-    beat = heartbeat.read(heartbeat.path_for(run.beats(), 0))
-    if attempt is None or beat is None or beat.attempt != attempt.mark:
-        beat = None
+    beat = next(iter(attempt.beats(run)), None) if attempt else None
     state, reason = _state(events, watched=watched, running=running)
     step = attempt.true_step(beat, shown, hardened=bool(_hardened(events))) if attempt else 0
     return Status(
@@ -106,7 +106,7 @@ def read(run: RunDir) -> Status | None:
         lines=masking.lines(lines[-_LAST_LINES:], known.secrets(read_json(run.job) or {}, os.environ)),
         troubles=noticing.words(events, attempt.uuid, beat) if attempt else [],
         machine=timeline.words(sample) if running and (sample := timeline.last(run)) else None,
-        remedies=[{**asdict(one), "words": one.words} for one in record.remedies(events)],
+        remedies=[{**asdict(one), "words": one.words} for one in record.net(record.remedies(events))],
         decided=_decided(events),
     )
 
@@ -151,6 +151,12 @@ def _applied(run: RunDir, events: Sequence[Event], state: str, step: int) -> int
     last = record.conclusion(events)
     if last is not None:
         return int(last.values["applied_steps"])
+    if states.candidates(run.output_dir):  # nobody has taken in yet what the trainer left before it was interrupted
+        try:
+            chosen = holding.look(run.output_dir, now=time.time(), verify=False).chosen
+        except (InputError, OSError):
+            chosen = None
+        return (chosen.step or 0) if chosen else 0
     sealed = (path.name.removeprefix("step-") for path in run.states.glob("step-*"))
     return max((int(name) for name in sealed if name.isdigit()), default=0)
 

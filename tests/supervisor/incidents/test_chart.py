@@ -61,7 +61,9 @@ def test_every_line_stays_in_its_panel() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [float("nan"), float("inf"), None, "9", True, [1]], ids=["nan", "inf", "none", "text", "true", "list"]
+    "value",
+    [float("nan"), float("inf"), 10**400, None, "9", True, [1]],
+    ids=["nan", "inf", "huge", "none", "text", "true", "list"],
 )
 def test_what_is_no_number_is_unknown(value: object) -> None:
     """A report may have been edited."""

@@ -114,7 +114,19 @@ def test_what_is_of_the_wrong_kind_counts_as_not_written(change: dict[str, Any],
     assert getattr(found, field) == value
 
 
-@pytest.mark.parametrize("change", [{"number": "2"}, {"words": None}, {"step": True}, {"figures": []}, {"cause": 1}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"number": "2"},
+        {"words": None},
+        {"step": True},
+        {"figures": []},
+        {"cause": 1},
+        {"at": float("nan")},
+        {"at": float("inf")},
+        {"step": 10**400},
+    ],
+)
 def test_a_report_without_what_it_is_about_is_none(change: dict[str, Any]) -> None:
     """Nothing is made up."""
     assert incidents.of_mapping({**incidents.to_mapping(incident()), **change}) is None

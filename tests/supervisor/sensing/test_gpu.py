@@ -165,3 +165,12 @@ def test_a_helper_that_cannot_be_started_is_no_answer() -> None:
 def test_the_cards_of_a_training_are_those_it_holds_memory_on(cards: list[Card], used: list[int]) -> None:
     """The only card there is counts where nobody can say."""
     assert [card.index for card in used_by(cards, [7])] == used
+
+
+@pytest.mark.integration
+def test_a_helper_may_fail_for_weeks() -> None:
+    """It is asked again a quarter of an hour later, however often it has failed."""
+    sensor = Gpus(SystemClock(), present=lambda: True, argv=(sys.executable, "-c", ""), _failures=5000)
+    assert sensor.answer(10).cards is None
+    assert until(lambda: sensor.look() == Seen() and sensor.helper_pid is None)
+    sensor.close()
