@@ -21,7 +21,7 @@ from .runs import Run
 
 SUPERVISOR_LOG = "supervisor.log"
 DEMO = Path("outputs") / "demo"
-DEMO_EPOCHS = 60
+DEMO_EPOCHS = 30
 DEMO_FLAGS = ("--save_every_n_steps", "20", "--save_every_n_epochs", "10")
 _SAID = 16 << 10  # of supervisor.log, the end
 

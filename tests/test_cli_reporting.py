@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fluxguard.cli import app
+from fluxguard.cli import app, printing
 from fluxguard.clock import FakeClock
 from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir
@@ -120,3 +122,30 @@ def test_a_report_says_what_is_in_it_and_asks_to_look(
     told = json.loads(call("report", run.output_dir, "--to", tmp_path / "b.zip", "--json"))
     assert told["bytes"] == (tmp_path / "b.zip").stat().st_size
     assert "job.json" in told["left_out"]
+
+
+@pytest.mark.parametrize("words", [["report", "--to"], ["incident", "--html"]])
+def test_a_full_disk_leaves_no_broken_file(
+    run: RunDir, tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No part of a new one, and an older one as it was."""
+    add(run, 1)
+    folder = tmp_path / "to"
+    folder.mkdir()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    for old in (False, True):
+        if old:
+            (folder / "file").write_text("old")
+        with pytest.raises(InputError, match="No space left"):
+            call(words[0], run.output_dir, words[1], folder / "file")
+        assert [path.read_text() for path in folder.iterdir()] == (["old"] if old else [])
+
+
+def test_what_scripts_read_is_json() -> None:
+    """NaN is none."""
+    with pytest.raises(ValueError, match="JSON"):
+        printing.as_json({"loss": float("nan")})

@@ -35,9 +35,9 @@ def snapshot(**values: Any) -> Snapshot:
     """Return a look at it; values are those of the snapshot or of its status."""
     own = {name: values.pop(name) for name in list(values) if name in Snapshot.__dataclass_fields__}
     known: dict[str, Any] = {
-        "at": AT, "phase_for": 12.0, "kept": 100,
+        "at": AT, "phase_for": 12.0,
         "limits": (Left(name="patience", limit=300, left=288), Left(name="ceiling", limit=300, left=290)),
-        "pace": Pace(step=120, now=26.84, best=25.1, usual=26.0),
+        "pace": Pace(step=120, now=26.84, usual=26.0),
         "losses": tuple(0.1 - i / 1000 for i in range(50)),
         "point": Point(
             at=AT - 5, attempt=2, phase="step", step=120, gpu_percent=93, gpu_used=int(21.3 * GIB), watts=310,
@@ -79,9 +79,9 @@ def test_all_that_matters_is_shown(width: int) -> None:
     text = " ".join(drawn(live.view(FULL), width).split())
     for part in (
         "my-lora running attempt 2, hardened", "step for 12 s", "patience 4 min 48 s of 5 min left",
-        "ceiling 4 min 50 s of 5 min left", "120/400 30 %", "about 2 h 1 min left", "26.8 s (best 25.1 s)", "0.0432",
+        "ceiling 4 min 50 s of 5 min left", "120/400 30 %", "about 2 h 1 min left", "a step takes 26.8 s", "0.0432",
         "busy 93 %, memory 21.3 GiB, power 310 W", "machine 48.0 GiB, trainer 31.0 GiB, swap 0.0 GiB",
-        "120.0 GiB free", "in 4 min 48 s at the earliest (patience)", "state that verifies (that of step 100 is kept)",
+        "120.0 GiB free", "in 4 min 48 s at the earliest (patience)", "goes on from the newest state that verifies",
         "2 times in place, still bit-identical", "nearly full: 0.9 GiB free", "6, the last 4 of them",
         "incident 6 at step 85: The loader stood still for 5 s.",
     ):  # fmt: skip
@@ -188,3 +188,16 @@ def test_lines_of_the_output_can_be_left_out() -> None:
     """Where the terminal is low."""
     assert "two" in drawn(live.view(snapshot()))
     assert "last lines" not in drawn(live.view(snapshot(), lines=0))
+
+
+def test_only_a_trouble_says_what_was_best() -> None:
+    """The trouble measures it otherwise, and two figures of one name contradict each other."""
+    slow = snapshot(troubles=["steps take 26.8 s by now, 2.0 times as long as at best in this attempt (13.4 s)"])
+    assert drawn(live.view(slow)).count("best") == 1
+
+
+def test_a_stopped_run_that_saved_nothing_shows_how_far_it_came() -> None:
+    """And that nothing of it was saved, as by a trainer without states."""
+    stopped = snapshot(state="stopped", phase=None, step=40, planned_steps=100, applied_steps=0)
+    assert "40/100 40 %, none of them saved" in drawn(live.view(stopped))
+    assert "40/100" in drawn(live.table([stopped]))

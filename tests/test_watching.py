@@ -187,4 +187,4 @@ def test_a_folder_without_runs_is_bad_input(command: Command) -> None:
     """One line that says what is wanted."""
     for verb in ("watch", "status"):
         assert_one_line(command.run(verb, str(command.folder)), "holds no run", "outputs/NAME")
-    assert_one_line(command.run("watch", str(command.folder / "nowhere")), "holds no run")
+    assert_one_line(command.run("watch", str(command.folder / "nowhere")), "there is no such folder")

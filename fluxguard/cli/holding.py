@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,10 +13,13 @@ from fluxguard.cli import printing
 from fluxguard.cli.exits import BAD, GOOD, end
 from fluxguard.cli.options import AsJson, OutputDir
 from fluxguard.cli.verbs import app
+from fluxguard.cli.watching import NO_FOLDER
+from fluxguard.errors import InputError
 
 if TYPE_CHECKING:
     from fluxguard.supervisor.checkpoints.holding import Held, Holding
 
+_ALIGNED = "<>>>><<<"
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -29,6 +32,8 @@ def states(
     """List the states of a training: step, verdict, and which one the next start uses. Exit code 1 when none can be."""
     from fluxguard.supervisor.checkpoints import holding
 
+    if not output_dir.exists():
+        raise InputError(output_dir, NO_FOLDER)
     now = time.time()
     found = holding.look(output_dir, now=now, verify=verify)
     if as_json:
@@ -46,19 +51,17 @@ def states(
     end(GOOD if found.usable else BAD)
 
 
-def _table(found: Holding, output_dir: Path, now: float) -> Iterator[Any]:
-    from rich.table import Column, Table
-    from rich.text import Text
-
+def _table(found: Holding, output_dir: Path, now: float) -> Iterator[str]:
+    # Text and no table of a terminal: the path stands last and whole, however narrow that is.
     root = output_dir.resolve()
-    if found.states:
-        right = [Column(name, justify="right", no_wrap=True) for name in ("step", "epoch", "size", "age")]
-        table = Table("", *right, "asked by", "verdict", Column("state", overflow="fold"), box=None)
-        for state in found.states:
-            mark = "->" if state.next else ""
-            name = Text(str(state.path.relative_to(root)))
-            table.add_row(mark, *_figures(state, now), state.asked or "?", state.verdict, name)
-        yield table
+    rows: list[tuple[str, ...]] = [("", "step", "epoch", "size", "age", "asked by", "verdict", "state")]
+    for state in found.states:
+        mark, name = "->" if state.next else "", str(state.path.relative_to(root))
+        rows.append((mark, *_figures(state, now), state.asked or "?", state.verdict, name))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows if found.states else []:
+        cells = zip(row, widths, _ALIGNED, strict=True)
+        yield "  ".join(f"{cell:{align}{width}}" for cell, width, align in cells).rstrip()
     yield from (f"{state.path.relative_to(root)}: {state.reason}" for state in found.states if state.reason)
     yield _next(found)
 

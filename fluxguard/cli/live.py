@@ -17,6 +17,7 @@ from fluxguard.supervisor.showing.readings import UNKNOWN, readings
 
 if TYPE_CHECKING:
     from fluxguard.supervisor.showing.snapshot import Snapshot
+    from fluxguard.supervisor.showing.status import Status
 
 SHOWN_LINES = 8
 _SHOWN_INCIDENTS = 4
@@ -103,15 +104,20 @@ def _limits(seen: Snapshot) -> str:
 
 
 def _steps(seen: Snapshot) -> Any:
-    step, planned = seen.status.step, seen.status.planned_steps
-    if seen.status.state != "running":
-        step = seen.status.applied_steps
+    step, planned = _steps_of(seen.status), seen.status.planned_steps
+    lost = seen.status.state == "stopped" and step > seen.status.applied_steps
+    saved = ", none of them saved" if lost else ""
     if not planned:
-        return f"{step} of {UNKNOWN}"
-    text = Text(f"{step}/{planned} {100 * min(step, planned) // planned} %", no_wrap=True)
+        return f"{step} of {UNKNOWN}{saved}"
+    text = Text(f"{step}/{planned} {100 * min(step, planned) // planned} %{saved}", no_wrap=True)
     row = Table.grid(Column(ratio=1), Column(no_wrap=True), padding=(0, 1), expand=True)
     row.add_row(ProgressBar(total=planned, completed=min(step, planned), width=None), text)
     return row
+
+
+def _steps_of(status: Status) -> int:
+    """Return the steps that a run embodies; where nothing was saved, as by most foreign trainers, how far it came."""
+    return status.step if status.state == "running" else status.applied_steps or status.step
 
 
 def _time(seen: Snapshot) -> str:
@@ -122,11 +128,11 @@ def _time(seen: Snapshot) -> str:
 
 
 def speed(seen: Snapshot) -> str:
-    """Return how long a step takes, now and at best."""
+    """Return how long a step takes by now; what it took at best is told where it matters, as a trouble."""
     pace = seen.pace
     if pace.now is None:
         return f"a step takes {UNKNOWN}"
-    return f"a step takes {pace.now:.3g} s" + (f" (best {pace.best:.3g} s)" if pace.best is not None else "")
+    return f"a step takes {pace.now:.3g} s"
 
 
 def _loss(seen: Snapshot) -> Any:
@@ -146,9 +152,8 @@ def next_limit(seen: Snapshot) -> str:
     when = f"in {said(first.left)} at the earliest" if first.left > 0 else "now"
     if seen.dry:
         return f"{when} ({first.name}): it is only told (dry run)"
-    kept = f"that of step {seen.kept} is kept" if seen.kept else "else from the beginning"
     ended = "stacks are kept, the attempt is ended, and the next one goes on from the newest state that verifies"
-    return f"{when} ({first.name}), if nothing moves: {ended} ({kept})"
+    return f"{when} ({first.name}), if nothing moves: {ended}, else from the beginning"
 
 
 def _incidents(seen: Snapshot) -> Iterator[tuple[str, str]]:
@@ -171,13 +176,12 @@ def table(seen: Sequence[Snapshot]) -> Any:
     drawn = Table(*columns, *numbers, box=None, expand=True, padding=(0, 1, 0, 0))
     for one in seen:
         status = one.status
-        step = status.step if status.state == "running" else status.applied_steps
         state = status.state if status.watched or status.state != "running" else "unwatched"
         drawn.add_row(
             Text(clean(one.name)),
             Text(state, style=_STYLES.get(state, "bold yellow")),
             Text(status.phase or ""),
-            f"{step}/{status.planned_steps or '?'}",
+            f"{_steps_of(status)}/{status.planned_steps or '?'}",
             "" if status.state != "running" else UNKNOWN if one.eta is None else said(one.eta),
             str(len(status.incidents)),
         )

@@ -29,8 +29,8 @@ def error(text: str) -> None:
 
 
 def as_json(values: Any) -> None:
-    """Print values for scripts."""
-    print(json.dumps(values, indent=2))
+    """Print values for scripts. Raises ValueError for what is not a number, which JSON does not know."""
+    print(json.dumps(values, indent=2, allow_nan=False))
 
 
 def show(shown: Iterable[Any]) -> None:

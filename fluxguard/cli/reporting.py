@@ -13,7 +13,7 @@ from fluxguard.cli.exits import GOOD, end
 from fluxguard.cli.options import AsJson, OutputDir
 from fluxguard.cli.verbs import app
 from fluxguard.errors import InputError
-from fluxguard.rundir import RunDir
+from fluxguard.rundir import RunDir, write_whole
 
 if TYPE_CHECKING:
     from fluxguard.supervisor.incidents.incident import Incident
@@ -94,8 +94,12 @@ def _line(one: Incident) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all: a disk that is full leaves no part of it, and an older one as it was."""
     try:
-        path.write_bytes(data)
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)  # a pipe or a terminal
+        else:
+            write_whole(path.resolve(), data)
     except OSError as error:
         raise InputError(path, f"cannot be written ({error.strerror})") from None
 

@@ -26,6 +26,7 @@ _SHARE = 10.0
 _LINES_AROUND = 20
 """Rows that are left to everything but the lines of the output."""
 _LEAVE = "q"
+NO_FOLDER = "there is no such folder"
 
 
 @app.command()
@@ -57,6 +58,8 @@ def hint(folder: Path) -> str:
     """Return why there is nothing to show in a folder, and where there would be."""
     from fluxguard.supervisor.showing import snapshot
 
+    if not folder.exists():
+        return NO_FOLDER
     runs = snapshot.runs_in(folder)
     if runs:
         several = f"{len(runs)} runs" if len(runs) > 1 else "1 run"

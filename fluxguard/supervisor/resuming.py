@@ -52,13 +52,18 @@ class Unknown:
 
 
 def find(folder: Path) -> list[Found]:
+    """Return how every run in a folder is, at any depth, by name; what was set aside by --fresh is left out."""
+    return [judge(run) for run in runs_in(folder)]
+
+
+def runs_in(folder: Path) -> list[RunDir]:
     """Return every run in a folder, at any depth, by name; what was set aside by --fresh is left out."""
     runs = []
     for root, folders, _ in os.walk(folder):
         if FOLDER in folders and (Path(root) / FOLDER / "ledger.jsonl").exists():
             runs.append(RunDir(root))
         folders[:] = sorted(name for name in folders if not _NOT_LOOKED_INTO.fullmatch(name))
-    return [judge(run) for run in runs]
+    return runs
 
 
 def judge(run: RunDir) -> Found:

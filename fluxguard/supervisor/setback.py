@@ -72,7 +72,8 @@ def gather(
     step = attempt.true_step(history.last.beat, history.last.shown, hardened=trainee.hardened)
     seen = masking.everywhere(taken.evidence, trainee.secrets)
     told = tuple(masking.mask(trouble.text, trainee.secrets) for trouble in troubles(history, limits))
-    seen = replace(seen, step=step, lines=masking.lines(lines, trainee.secrets), troubles=told)
+    lines = masking.lines(lines, trainee.secrets)
+    seen = replace(seen, step=step, lines=lines, troubles=told, foreign=trainee.foreign)
     figures = dict(taken.figures)
     ending = processes.end(attempt.processes, clock, grace=watch.grace, reap=watch.reap)
     pids = [pid for pid, _, _ in seen.usage.states] if seen.usage else []

@@ -400,6 +400,7 @@ def test_judgements_are_few() -> None:
         "error in the trainer ({what})",
         "the same error again and again",
         "loss not finite",
+        "killed from outside",
         "machine restarted",
         "no verified weights",
         "output folder gone",
@@ -407,3 +408,57 @@ def test_judgements_are_few() -> None:
         "wrong number of steps",
         "ended without a word",
     }
+
+
+MISFIT = (
+    "Traceback (most recent call last):",
+    '  File "/sd-scripts/flux_train_network.py", line 70, in load_target_model',
+    "    model = self.load_flow(args)",
+    '  File "/sd-scripts/library/flux_utils.py", line 130, in FUNCTION',
+    "    info = model.load_state_dict(sd, strict=False, assign=True)",
+    "RuntimeError: Error(s) in loading state_dict for NETWORK:",
+    "\tsize mismatch for img_in.weight: copying a param with shape torch.Size([3072, 384]) from checkpoint, the shape"
+    " in current model is torch.Size([3072, 64]).",
+)
+
+
+@pytest.mark.parametrize(
+    ("network", "function", "cause"),
+    [
+        ("Flux", "load_flow_model", "wrong model file"),
+        ("AutoEncoder", "load_ae", "wrong model file"),
+        ("CLIPTextModel", "load_clip_l", "wrong model file"),
+        ("T5EncoderModel", "load_t5xxl", "wrong model file"),
+        ("Another", "load_flow_model", "wrong model file"),
+        ("LoRANetwork", "load_weights", "state of another network"),
+        ("Flux", "load_state", "state of another network"),
+    ],
+)
+def test_a_base_model_of_another_shape_is_a_wrong_file_and_no_state(network: str, function: str, cause: str) -> None:
+    """A Fill or Control model does not fit; what is read while resuming is a state, whatever it is of."""
+    lines = [line.replace("NETWORK", network).replace("FUNCTION", function) for line in MISFIT]
+    if function in ("load_weights", "load_state"):
+        lines = [lines[0], *lines[3:]]
+    assert found(lines) == cause
+
+
+LOADS = "2026-02-01 17:36:18 INFO     Loading state dict from /models/flux1-dev.safetensors      flux_utils.py:118"
+
+
+@pytest.mark.parametrize("behind", [(), ("Killed",), tuple(ends.LAUNCHER.splitlines()[1:])])
+def test_a_sigkill_while_models_are_loaded_is_most_likely_memory(behind: tuple[str, ...]) -> None:
+    """Nothing proves it, so the cause stays; the advice is about RAM, and none of it is said once a step was made."""
+    stepped = "steps:  1%|#| 1/100 [00:01<01:39]"
+    for lines, memory in {(LOADS, *behind): True, (LOADS, stepped, *behind): False}.items():
+        diagnosis = diagnose(ENDED, Evidence(exit=Exit(signal=9), lines=lines))
+        assert diagnosis.cause == KILLED
+        assert ("memory (RAM)" in diagnosis.words, "GB of RAM" in diagnosis.advice) == (memory, memory)
+        assert ("Nothing has to be done" in diagnosis.advice) is not memory
+
+
+def test_a_keeper_that_is_gone_as_well_was_ended_from_outside() -> None:
+    """It outlives every end of its trainer; only what the output says explains it better."""
+    diagnosis = diagnose(ENDED, Evidence(exit=Exit(), lines=["steps:  1%|#| 1/100 [00:01<01:39]"]))
+    assert (diagnosis.cause, diagnosis.origin, diagnosis.again) == ("killed from outside", OUTSIDE, True)
+    assert found(MISFIT, Exit()) == "wrong model file"
+    assert found(["steps:  1%|#| 1/100 [00:01<01:39]"], Exit(code=3)) == "ended without a word"

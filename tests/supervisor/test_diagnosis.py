@@ -127,3 +127,16 @@ def test_nothing_known_is_said_as_such() -> None:
     found = diagnose(IDLE, Evidence())
     assert found.cause == "no progress (step)"
     assert "301 s" in found.words
+
+
+@pytest.mark.parametrize("phase", ["load", "cast", "first step", "step", "sampling"])
+def test_no_advice_for_a_foreign_trainer_names_what_only_sd_scripts_has(phase: str) -> None:
+    """Neither a flag nor blocks to swap; something is still said."""
+    hung = Symptom(kind="idle", phase=phase, since=300.0)
+    advice = diagnose(hung, Evidence(foreign=True)).advice
+    assert advice
+    assert "--" not in advice
+    assert "blocks" not in advice
+    full = diagnose(ENDED, Evidence(lines=["torch.OutOfMemoryError: CUDA out of memory."], foreign=True)).advice
+    assert full
+    assert "--" not in full

@@ -249,3 +249,18 @@ def test_the_verb_says_it_and_has_a_code(
     assert run_verb([str(HEALTHY / "survived.txt")], monkeypatch) == 1
     assert run_verb([str(tmp_path / "nowhere")], monkeypatch) == 2
     assert "there is no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["Killed", "Terminated", "KeyboardInterrupt"])
+def test_who_reads_a_foreign_log_has_something_to_do(tmp_path: Path, line: str) -> None:
+    """Nobody starts that training again, so it is never said that nothing has to be done."""
+    found = explain(log(tmp_path, text(["some trainer", line])))
+    assert found.cause.startswith("killed from outside")
+    assert found.advice
+    assert "nothing has to be done" not in found.advice.lower()
+
+
+def test_where_a_foreign_log_ends_is_said_with_its_total(tmp_path: Path) -> None:
+    """Its own bar tells it."""
+    found = explain(log(tmp_path, text(["Training: 40%|####| 40/100 [00:40<01:00, 1it/s]"])))
+    assert (found.verdict, "step 40 of 100" in found.words) == (NOTHING, True)

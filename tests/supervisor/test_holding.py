@@ -164,3 +164,12 @@ def test_the_verb_tells_it_by_its_exit_code(tmp_path: Path) -> None:
     assert (told["next"], told["states"][0]["verdict"]) == (str(folder), VERIFIED)
     (folder / "optimizer.bin").unlink()
     assert CliRunner().invoke(app, ["states", str(tmp_path)]).exit_code == 1
+
+
+def test_a_path_is_never_broken_in_two(tmp_path: Path) -> None:
+    """Not into a pipe, however long it is."""
+    begun(tmp_path)
+    name = f"{'a-long-name-' * 12}step00000004-state"
+    damages.write(tmp_path / name, epoch=1, step=4, bare=True)
+    lines = CliRunner().invoke(app, ["states", str(tmp_path)]).output.splitlines()
+    assert sum(line.endswith(f" {name}") for line in lines) == 1

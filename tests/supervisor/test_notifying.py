@@ -232,3 +232,10 @@ def test_a_command_line_loses_its_urls() -> None:
         "y",
     ]
     assert without_urls(words) == ["supervise", "--fresh", "--notify-on", "all", "--", "x", "--notify", "y"]
+
+
+def test_a_stop_that_saved_nothing_says_how_far_it_came() -> None:
+    """A trainer without states has no saved steps, and step 0 would be no place."""
+    draft = notifying.Draft(kind="stopped", events=(Event("stopped", 1.0, {"reason": "r", "applied_steps": 0}),))
+    body = written(draft, About(name="x", output_dir="/x", planned=100, reached=40)).body
+    assert body.startswith("step 40 of 100, none of them saved\n")

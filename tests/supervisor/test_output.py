@@ -229,3 +229,21 @@ def test_who_writes_faster_than_we_copy_is_not_followed(tmp_path: Path) -> None:
     log.write_bytes(b"x" * 100 + b"y" * 1000)
     output._copy_end(log, old, size=100, kept=60)
     assert old.read_bytes() == b"x" * 60
+
+
+def test_a_warning_is_no_error_unless_something_is_tried_again() -> None:
+    """Upstream warns of many things that cost nothing, at every start."""
+    harmless = "2026-02-01 17:36:18 WARNING  Failed to get git commit: not a repository    train_util.py:99"
+    assert shown_after(Shown(), [harmless] * 20).errors == {}
+    assert shown_after(Shown(), ["WARNING Retrying: connection refused"] * 20).errors
+    assert shown_after(Shown(), ["ERROR Failed to read a file"] * 20).errors
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_bar_without_a_name_gives_the_total_of_the_steps_beside_it(before: bool) -> None:
+    """A trainer that is not known may say its step in one place and how many there are in another."""
+    bar, step = " 40%|####      | 40/100 [00:40<01:00,  1.00it/s]", "step 40 loss=0.1"
+    shown = shown_after(Shown(), [bar, step] if before else [step, bar])
+    assert (shown.bar, shown.total) == (40, 100)
+    other = shown_after(Shown(), [step, " 40%|####      | 3/7 [00:40<01:00,  1.00it/s]"])
+    assert (other.bar, other.total) == (40, 0)

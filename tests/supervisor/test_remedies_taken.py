@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import zipfile
 from collections.abc import Callable
@@ -63,7 +64,7 @@ def test_what_would_repeat_itself_is_tried_otherwise_and_stays_so(
     seen = status.read(run.run)
     assert seen is not None
     assert [one["words"] for one in seen.remedies] == ["fewer loader workers (--learning_rate 1 (was 2))"]
-    assert seen.decided.startswith("restart: another attempt would end the same way (GPU memory full)")
+    assert seen.decided == "", "it is finished: no decision is open"
     (run.run.output_dir / "fake.safetensors").unlink()
     run.fault("raise", 2)
     second = supervision(run)
@@ -159,3 +160,10 @@ def test_a_share_that_does_not_answer_holds_nothing_up(tmp_path: Path, monkeypat
         mending.set_aside([str(tmp_path / "images" / "b c_flux.npz")])
     finally:
         answers.set()
+
+
+def test_a_decision_is_told_with_its_time_and_only_while_it_is_open() -> None:
+    """A restart of yesterday evening would look like one of now."""
+    decision = ledger.Event("decision", 0.0, {"action": "restart", "reason": "because"})
+    assert re.fullmatch(r"restart: because \(at \d\d:\d\d\)", status._decided([decision]))
+    assert status._decided([]) == ""

@@ -13,7 +13,7 @@ from fluxguard.clock import FakeClock
 from fluxguard.heartbeat import Heart
 from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir, write_json, write_whole
-from fluxguard.supervisor import remembering, timeline
+from fluxguard.supervisor import remembering, resuming, timeline
 from fluxguard.supervisor.learning import Chosen
 from fluxguard.supervisor.ledger import Ledger
 from fluxguard.supervisor.sensing.identity import Identity
@@ -153,13 +153,6 @@ def test_a_run_that_is_over_has_no_limits(story: Story) -> None:
     assert (seen.status.state, seen.limits, seen.eta, seen.phase_for) == ("stopped", (), None, None)
 
 
-def test_a_state_in_safety_is_named_by_its_step(story: Story) -> None:
-    """The newest one; what is being moved there has another name."""
-    for name in ("step-00000008", "step-00000012", "step-00000099.part"):
-        (story.run.states / name).mkdir()
-    assert story.look().kept == 12
-
-
 def test_unreadable_limits_are_unknown(story: Story) -> None:
     """And nothing else is lost."""
     story.run.job.write_text("{")
@@ -192,4 +185,14 @@ def test_runs_are_found_in_the_folders_of_a_folder(story: Story, tmp_path: Path)
     """Those that have a ledger."""
     RunDir(tmp_path / "empty").create()
     assert [run.output_dir.name for run in snapshot.runs_in(tmp_path)] == ["my-lora"]
+    assert snapshot.runs_in(story.run.output_dir) == []
     assert snapshot.runs_in(tmp_path / "nowhere") == []
+
+
+def test_the_runs_that_are_shown_are_those_that_are_taken_up_again(story: Story, tmp_path: Path) -> None:
+    """At any depth."""
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    story.run.output_dir.rename(deep / "deep")
+    assert [run.output_dir for run in snapshot.runs_in(tmp_path)] == [deep / "deep"]
+    assert [one.run.output_dir for one in resuming.find(tmp_path)] == [deep / "deep"]

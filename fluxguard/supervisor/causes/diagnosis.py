@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluxguard.launch.remedies import NO_SAMPLING
-from fluxguard.supervisor.causes import BY_NAME, CAUSES, exits, outside, signatures
+from fluxguard.supervisor.causes import BY_NAME, CAUSES, exits, hangs, outside, signatures
 from fluxguard.supervisor.causes.cause import Cause, Ends, Says, Seen, Told, Waits
 from fluxguard.supervisor.causes.signatures import MACHINE, TRAINER, Line, shortened
 from fluxguard.supervisor.causes.watched import WATCHED
@@ -62,6 +62,8 @@ class Evidence:
     """What the GPU driver reported since the attempt began, as in the system log."""
     troubles: Sequence[str] = ()
     """What else was not as it should be while the attempt went on, in words."""
+    foreign: bool = False
+    """Whether the trainer is not known: flags of sd-scripts are no advice for it."""
     system: str = sys.platform
     """The platform that all this was seen on."""
 
@@ -113,11 +115,10 @@ class Diagnosis:
 
 def diagnose(symptom: Symptom, evidence: Evidence) -> Diagnosis:
     """Return why, in words; the last rule always speaks."""
-    for rule in _ENDED if symptom.kind == "ended" else _ALIVE:
-        found = rule(symptom, evidence)
-        if found is not None:
-            return found
-    return _unexplained(symptom, evidence)
+    rules = _ENDED if symptom.kind == "ended" else _ALIVE
+    said = (rule(symptom, evidence) for rule in rules)
+    found = next((one for one in said if one is not None), None) or _unexplained(symptom, evidence)
+    return _changed(found, advice=hangs.for_foreign(found.advice)) if evidence.foreign else found
 
 
 def named(name: str, said: str = "", *, what: str = "", place: str = "", proof: Sequence[str] = ()) -> Diagnosis:
@@ -255,7 +256,17 @@ def _by_line(
 def _killed(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
     """Who ends a trainer from outside may say so, a launcher or a page; else the signal speaks."""
     said = _by_line(symptom, evidence, evidence.closing.whole, echo=False, causes=outside.CAUSES)
-    return said or _by_end(symptom, evidence, outside.CAUSES)
+    found = said or _by_end(symptom, evidence, outside.CAUSES)
+    if found and found.cause == outside.SIGKILL:
+        return _changed(found, **outside.for_memory(symptom, evidence))
+    return found
+
+
+def _unseen(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    """A keeper outlives its trainer: where it is gone too, both were ended."""
+    if evidence.exit is None or not evidence.exit.unknown or evidence.how.number is not None:
+        return None
+    return _of(BY_NAME[outside.UNSEEN], symptom, evidence, "", proof=("neither the trainer nor its keeper is there",))
 
 
 def _crashed(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
@@ -332,7 +343,7 @@ def _without_progress(cause: Cause, symptom: Symptom, evidence: Evidence, proof:
 
 Rule = Callable[[Symptom, Evidence], "Diagnosis | None"]
 
-_ENDED: tuple[Rule, ...] = (_told, _seen, _raised_line, _killed, _line, _echo, _raised, _crashed, _repeated)
+_ENDED: tuple[Rule, ...] = (_told, _seen, _raised_line, _killed, _line, _echo, _raised, _unseen, _crashed, _repeated)
 _ALIVE: tuple[Rule, ...] = (_told, _watched, _seen, _waiting, _in_stacks, _seen_late)
 
 

@@ -14,14 +14,13 @@ from fluxguard.errors import InputError
 from fluxguard.launch import masking
 from fluxguard.rundir import FOLDER, RunDir
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import ledger
-from fluxguard.supervisor.causes import BY_NAME, ending, logfile, numbers, signatures
+from fluxguard.supervisor import ledger, surroundings
+from fluxguard.supervisor.causes import BY_NAME, ending, logfile, numbers, outside, signatures
 from fluxguard.supervisor.causes.diagnosis import Diagnosis, Evidence, diagnose, named
 from fluxguard.supervisor.causes.exits import How
 from fluxguard.supervisor.causes.logfile import LogLine
 from fluxguard.supervisor.causes.signatures import shortened
 from fluxguard.supervisor.detecting.detectors import Symptom
-from fluxguard.supervisor.detecting.observation import Exit
 from fluxguard.supervisor.incidents import evidence as evidences
 from fluxguard.supervisor.incidents import incident as incidents
 from fluxguard.supervisor.ledger import Event
@@ -77,6 +76,8 @@ def of_lines(source: str, lines: Sequence[LogLine]) -> Explanation:
         return finish
     if found.cause == ending.UNKNOWN:
         return Explanation(source=source, verdict=NOTHING, words=_nothing(found, shown), sure=False, proof=_last(lines))
+    if found.advice == outside.NOTHING:
+        found = replace(found, advice=outside.UNSUPERVISED)
     return _explained(source, found, lines)
 
 
@@ -93,7 +94,7 @@ def _explained(source: str, found: Diagnosis, lines: Sequence[LogLine]) -> Expla
 
 
 def _nothing(found: Diagnosis, shown: Shown) -> str:
-    where = f" It ends at step {shown.bar} of {shown.planned or '?'}." if shown.bar else ""
+    where = f" It ends at step {shown.bar} of {shown.planned or shown.total or '?'}." if shown.bar else ""
     how = f" Its process ended: {shortened(found.proof[0])}." if found.proof and found.proof[0] != str(How()) else ""
     return f"Nothing in this log explains an end: the training may still run, or was ended without a word.{where}{how}"
 
@@ -199,13 +200,14 @@ def _of_incident(run: RunDir, event: Event, source: str) -> Explanation:
 def _unjudged(run: RunDir, attempt: attempts.Attempt, source: str) -> Explanation:
     """The end of an attempt that no supervisor saw: its keeper and its guard left what they knew."""
     lines = logfile.read(run.log) if run.log.is_file() and os.path.getsize(run.log) else []
+    if restarted := surroundings.restarted(run, attempt):
+        return _explained(source, restarted, lines)
     beats = attempt.beats(run)
     shown = shown_after(Shown(), (line.text for line in lines))
-    exit = attempt.exit(run) or Exit()
     found = diagnose(
         Symptom(kind="ended", phase=beats[0].phase if beats else shown.phase, since=0.0),
         Evidence(
-            exit=exit,
+            exit=attempt.exit(run),
             last_words=evidences.last_words(run, attempt),
             lines=[line.text for line in lines],
             step=attempt.true_step(beats[0] if beats else None, shown, hardened=bool(beats)),

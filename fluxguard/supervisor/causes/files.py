@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING
+
 from fluxguard.launch.remedies import CACHE_ASIDE
-from fluxguard.supervisor.causes.cause import Cause, Told, says, waits
-from fluxguard.supervisor.causes.signatures import INPUT, MACHINE
+from fluxguard.supervisor.causes.cause import Cause, Seen, Told, says, waits
+from fluxguard.supervisor.causes.signatures import INPUT, MACHINE, shortened
+
+if TYPE_CHECKING:
+    from fluxguard.supervisor.causes.diagnosis import Evidence
+    from fluxguard.supervisor.detecting.detectors import Symptom
 
 _STATE_ADVICE = (
     "fluxguard resumes only from states that it has verified: start the run under `fluxguard supervise`, or choose an"
     " older state for --resume."
 )
+_MISFIT = re.compile(r"^RuntimeError: Error\(s\) in loading state_dict for (\w+):")
+_BASE_MODELS = frozenset({"Flux", "Chroma", "AutoEncoder", "CLIPTextModel", "T5EncoderModel"})
+_LOADS_MODEL = re.compile(r"\bin load_(?:flow_model|ae|clip_l|t5xxl|controlnet|target_model)\b")
+_RESUMES = re.compile(r"\bin (?:load_state|load_accelerator_state|resume_from_local_or_hf_if_specified)\b")
+
+
+def _misfit(symptom: Symptom, evidence: Evidence) -> tuple[str, ...]:
+    """The weights of a base model do not fit into it, while it is loaded and not while a state is."""
+    end = evidence.closing
+    texts = end.texts if end.raised else []
+    at, error = next(((at, found) for at, text in enumerate(texts) if (found := _MISFIT.search(text))), (0, None))
+    if error is None or any(_RESUMES.search(text) for text in texts):
+        return ()
+    if error[1] not in _BASE_MODELS and not any(_LOADS_MODEL.search(text) for text in texts):
+        return ()
+    return tuple(shortened(text) for text in texts[at : at + 2])
+
 
 CAUSES = (
     Cause(
@@ -118,12 +142,14 @@ CAUSES = (
     ),
     Cause(
         name="wrong model file",
-        words="A model file is not a whole model: it is cut short, or a web page or a pointer was saved in its place.",
+        words="A model file is not the model that it should be: it is cut short, a web page or a pointer was saved in"
+        " its place, or it holds another model.",
         advice="Look at its size (FLUX.1-dev is 23.8 GB, or 11.9 GB in fp8), and download it again; for a git checkout:"
-        " git lfs pull.",
+        " git lfs pull. Fill, Control and Redux models have another shape: train on FLUX.1-dev or schnell itself.",
         origin=INPUT,
         again=False,
         shown=(
+            Seen("the weights of a base model do not fit into it, while it is loaded", _misfit),
             says(
                 r"Error while deserializing header: .*|^(?:\w+\.)*SafetensorError: (?!Error while serializing).*",
                 "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fluxguard.launch.remedies import NO_SAMPLING
 from fluxguard.supervisor.causes.cause import Cause, Told, says, waits
 
@@ -146,3 +148,13 @@ CAUSES = _BY_WAIT + tuple(
     )
     for phase, (doing, advice) in _PHASES.items()
 )
+
+_IN_BRACKETS = re.compile(r" ?\((?:[^()]* )?--\w[^()]*\)")
+_THEIRS = re.compile(r"--\w+_\w+|\bblocks\b|\bT5\b|t5xxl|apply-patches")
+_FOREIGN = "The stacks of its processes and the last lines of its output are in the report."
+
+
+def for_foreign(advice: str) -> str:
+    """Return the sentences of an advice that hold for any trainer: without the flags and the parts of sd-scripts."""
+    sentences = re.split(r"(?<=[.;]) ", _IN_BRACKETS.sub("", advice))
+    return " ".join(one for one in sentences if not _THEIRS.search(one)) or (advice and _FOREIGN)

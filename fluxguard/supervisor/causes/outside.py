@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from fluxguard.supervisor.causes import signatures
 from fluxguard.supervisor.causes.cause import Cause, Judged, Says, Seen, ends, says
 from fluxguard.supervisor.causes.signatures import OUTSIDE
 
@@ -16,14 +18,48 @@ def _stopped(symptom: Symptom, evidence: Evidence) -> tuple[str, ...]:
     return evidence.stopped(symptom)
 
 
-_NOTHING = "Nothing has to be done; if it comes again, see who ends it (system log, container limits)."
+_WHO = "if it comes again, see who ends it (system log, container limits)."
+NOTHING = f"Nothing has to be done; {_WHO}"
+UNSUPERVISED = "Nobody starts it again: `fluxguard supervise` would have. " + _WHO[:1].upper() + _WHO[1:]
+"""The same advice for a training that nobody supervised."""
+UNSEEN = "killed from outside"
+"""The name of an end that took the keeper too."""
+SIGKILL = "killed from outside (SIGKILL)"
+_RAM_WORDS = (
+    "Something outside ended the trainer with SIGKILL while it loaded models: most likely the system, because its"
+    " memory (RAM) ran out."
+)
+_RAM_ADVICE = (
+    "Look at the free memory while it loads: FLUX with fp16 files wants 32 to 64 GB of RAM. Use fp8 model files, more"
+    " swap space or a larger container limit; the system log says whether the system killed for memory."
+)
+_LOADS = re.compile(
+    r"(?i)\b(?:load(?:ing|ed) (?:state dict|t5xxl|clip|ae\b|flux|checkpoint shards|model)|cast(?:ing)? (?:flux|model)"
+    r"|building (?:flux|autoencoder|clip|t5))"
+)
+_TRAINS = re.compile(r"\b\d{1,3}%\||\b[Cc]aching\b|^\s*epoch \d")
+
+
+def _loading(symptom: Symptom, evidence: Evidence) -> bool:
+    """Return whether it ended while it loaded or converted models, which takes the most memory of the machine."""
+    for line in reversed(signatures.read(evidence.lines)):
+        if _LOADS.search(line.text):
+            return True
+        if _TRAINS.search(line.text):
+            return False
+    return symptom.phase == "cast"
+
+
+def for_memory(symptom: Symptom, evidence: Evidence) -> dict[str, str]:
+    """Return what is said otherwise of a SIGKILL that most likely came because the system's memory ran out."""
+    return {"words": _RAM_WORDS, "advice": _RAM_ADVICE} if _loading(symptom, evidence) else {}
 
 
 def _killed(signal: str, number: int, who: str, *more: Says, also: tuple[int, ...] = (), sure: bool = True) -> Cause:
     return Cause(
         name=f"killed from outside ({signal})",
         words=f"Something outside ended the trainer with {signal}: {who}.",
-        advice=_NOTHING,
+        advice=NOTHING,
         origin=OUTSIDE,
         sure=sure,
         shown=(*more, ends(f"{signal}, or exit code {128 + number}", -number, *also)),
@@ -79,6 +115,20 @@ CAUSES = (
             "torch.distributed.elastic.multiprocessing.api.SignalException: Process 77 got signal: 1",
         ),
         also=(0x40010004,),
+    ),
+    Cause(
+        name=UNSEEN,
+        words="Something outside ended the training and the process that keeps it: a person, a container or a session"
+        " that was closed, or the system because memory ran out.",
+        advice=NOTHING,
+        origin=OUTSIDE,
+        sure=False,
+        shown=(
+            Judged(
+                "nobody saw the end, the keeper of the attempt is gone as well, the machine was not restarted, and the"
+                " output does not say why"
+            ),
+        ),
     ),
     Cause(
         name="trainer stopped",

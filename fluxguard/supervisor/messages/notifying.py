@@ -79,6 +79,8 @@ class About:
     output_dir: str
     planned: int = 0
     """Steps of the whole run; 0 when not known yet."""
+    reached: int = 0
+    """Steps that the newest attempt came to, saved or not."""
     eta: float | None = None
     """Seconds of training that are left; None when unknown."""
     heals: int = 0
@@ -245,6 +247,8 @@ def _place(draft: Draft, about: About) -> str:
     if step is None:
         return ""
     place = f"step {step} of {about.planned or '?'}"
+    if draft.kind == "stopped" and not step and about.reached:
+        place = f"step {about.reached} of {about.planned or '?'}, none of them saved"
     over = about.eta is None or draft.kind in ("finished", "stopped")
     return place if over else f"{place}, about {said(about.eta or 0.0)} left"
 

@@ -30,6 +30,7 @@ from fluxguard.supervisor import timeline
 from fluxguard.supervisor.ledger import Event
 from fluxguard.supervisor.messages import notifying
 from fluxguard.supervisor.messages.notifying import About, Message, Sieve
+from fluxguard.supervisor.showing import status
 from fluxguard.supervisor.showing.eta import pace_of
 
 _log = logging.getLogger(__name__)
@@ -217,10 +218,13 @@ def about(run: RunDir) -> About:
     events = ledgers.read(run.ledger)
     plan = ledgers.newest(events, "plan")
     planned = int(plan.values["planned_steps"]) if plan else 0
+    seen = None if planned else status.read(run)  # of a trainer that is not known the output says it
+    planned = planned or (seen and seen.planned_steps) or 0
     return About(
         name=run.output_dir.name,
         output_dir=str(run.output_dir),
         planned=planned,
+        reached=seen.step if seen else 0,
         eta=pace_of(_recent(run)).eta(planned),
         heals=sum(event.kind == "healed" for event in events),
         incidents=sum(event.kind == "incident" for event in events),

@@ -37,6 +37,8 @@ _BATCHES = re.compile(r"num batches per epoch\b.*:\s*(\d+)\s*$")
 _PLANNED = re.compile(r"total optimization steps\b.*:\s*(\d+)\s*$", re.IGNORECASE)
 _DEVICE = re.compile(r"accelerator device: (\w+)")
 _FAILING = ("error", "exception", "fail", "cannot", "could not", "unable", "timed out", "timeout", "refused", "denied")
+_WARNS = re.compile(r"\bWARNING\b|\bwarn:|Warning: ")
+_TRIES_AGAIN = re.compile(r"\bretry|\bretries\b|\btimed? ?out\b", re.IGNORECASE)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?", re.IGNORECASE)
 
 _HEAD = 1 << 18
@@ -133,7 +135,12 @@ def _after(shown: Shown, line: str) -> Shown:
     low = line.lower()
     if not shown.known and (told := _any_step(shown, low)) is not shown:
         return told
-    return _any_error(shown, line) if any(word in low for word in _FAILING) else shown
+    return _any_error(shown, line) if any(word in low for word in _FAILING) and not _harmless(line) else shown
+
+
+def _harmless(line: str) -> bool:
+    """Whether a line only warns: whoever wrote it goes on, unless it has to try again."""
+    return bool(_WARNS.search(line)) and not _TRIES_AGAIN.search(line)
 
 
 def _any_bar(shown: Shown, line: str, count: re.Match[str]) -> Shown:
@@ -141,8 +148,11 @@ def _any_bar(shown: Shown, line: str, count: re.Match[str]) -> Shown:
     done, total = int(count[1]), int(count[2])
     counted = replace(shown, count=(done, total))
     loss = _LOSS.search(line.lower(), count.end())
-    if shown.known or "validation" in line or not (loss or _TRAINS.search(line, 0, count.start())):
+    if shown.known or "validation" in line:
         return counted
+    if not (loss or _TRAINS.search(line, 0, count.start())):
+        # A bar without a name that stands where the steps do counts them.
+        return replace(counted, total=total) if done and done == shown.bar and not shown.total else counted
     counted = stepped(counted, done, total)
     eta = _seconds(count["eta"]) if count["eta"] else None
     return replace(counted, eta=eta, loss=_number(loss[1]) if loss else shown.loss)
@@ -163,7 +173,7 @@ def _any_step(shown: Shown, line: str) -> Shown:
 def stepped(shown: Shown, done: int, total: int = 0) -> Shown:
     """Return what is shown by a trainer that is not known after it said how many steps it has done; 0 is no total."""
     phase = "step" if done and done != shown.bar else "first step" if not done else shown.phase
-    total = total or shown.total
+    total = total or shown.total or (shown.count[1] if done and done == shown.count[0] else 0)
     return replace(shown, bar=done, total=total, phase=phase, count=(done, total))
 
 

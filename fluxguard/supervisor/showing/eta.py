@@ -39,8 +39,6 @@ class Pace:
     """Where the training was at the last sample."""
     now: float | None = None
     """A step, lately."""
-    best: float | None = None
-    """A step, when it went fastest."""
     usual: float | None = None
     """A step, in the middle."""
     besides: float = 0.0
@@ -69,7 +67,6 @@ def pace_of(samples: Sequence[Sample]) -> Pace:
     return Pace(
         step=mine[-1].step,
         now=times[-1] if times else None,
-        best=min(times, default=None),
         usual=statistics.median_low(times) if times else None,
         besides=_besides(mine) / steps if steps > 0 else 0.0,
         slowest=max(gaps, default=None),

@@ -16,9 +16,9 @@ from fluxguard.clock import Clock
 from fluxguard.errors import InputError
 from fluxguard.heartbeat import Beat
 from fluxguard.limits import Limits
-from fluxguard.rundir import FOLDER, RunDir
+from fluxguard.rundir import RunDir
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import ledger, remembering, timeline
+from fluxguard.supervisor import ledger, remembering, resuming, timeline
 from fluxguard.supervisor.showing import status as statuses
 from fluxguard.supervisor.showing.eta import Pace, pace_of
 from fluxguard.supervisor.showing.status import Status
@@ -56,8 +56,6 @@ class Snapshot:
     """Of this run, in order."""
     point: Point | None = None
     """The newest sample of what the machine shows."""
-    kept: int = 0
-    """True steps of the newest state that is in safety."""
     dry: bool = False
     """Whether the supervisor only tells."""
 
@@ -134,7 +132,6 @@ def read(run: RunDir, clock: Clock, known: Points | None = None) -> Snapshot | N
         pace=pace,
         losses=tuple(one.loss for one in points if one.loss is not None),
         point=points[-1] if points else None,
-        kept=_kept(run),
         dry=bool(job and job.values.get("dry_run")),
     )
 
@@ -147,12 +144,8 @@ def _now(status: Status, attempt: attempts.Attempt | None, clock: Clock) -> list
 
 
 def runs_in(folder: Path) -> list[RunDir]:
-    """Return the runs in the folders of a folder, by name; itself is none of them."""
-    try:
-        found = sorted(path.parent.parent for path in folder.glob(f"*/{FOLDER}/ledger.jsonl"))
-    except OSError:
-        return []
-    return [RunDir(path) for path in found]
+    """Return the runs below a folder, those that `resume-all` would look at; itself is none of them."""
+    return [run for run in resuming.runs_in(folder) if run.output_dir != folder.resolve()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,8 +218,3 @@ def _log_age(run: RunDir, clock: Clock) -> float:
         return max(0.0, clock.wall() - run.log.stat().st_mtime)
     except OSError:
         return math.inf
-
-
-def _kept(run: RunDir) -> int:
-    steps = (path.name.removeprefix("step-") for path in run.states.glob("step-*"))
-    return max((int(step) for step in steps if step.isdigit()), default=0)

@@ -66,7 +66,7 @@ class Status:
     remedies: list[dict[str, Any]] = field(default_factory=list)
     """{name, flags, reason, at, words} each: what the run does otherwise than its command says, each once."""
     decided: str = ""
-    """What was decided last, and why; empty when nothing had to be."""
+    """What was decided last, why, and when; empty when nothing had to be, and when the run is over."""
 
     def to_mapping(self) -> dict[str, Any]:
         """Return plain values; what is not a number is null."""
@@ -107,13 +107,16 @@ def read(run: RunDir) -> Status | None:
         troubles=noticing.words(events, attempt.uuid, beat) if attempt else [],
         machine=timeline.words(sample) if running and (sample := timeline.last(run)) else None,
         remedies=[{**asdict(one), "words": one.words} for one in record.net(record.remedies(events))],
-        decided=_decided(events),
+        decided=_decided(events) if state == "running" else "",
     )
 
 
 def _decided(events: Sequence[Event]) -> str:
     last = newest(events, "decision")
-    return f"{last.values.get('action')}: {last.values.get('reason')}" if last else ""
+    if last is None:
+        return ""
+    at = time.strftime("%H:%M", time.localtime(last.at))
+    return f"{last.values.get('action')}: {last.values.get('reason')} (at {at})"
 
 
 def _lives(run: RunDir, attempt: attempts.Attempt) -> bool:
