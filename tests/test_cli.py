@@ -289,7 +289,7 @@ def test_weights_that_are_gone_are_trained_again(command: Command) -> None:
 
 def test_a_damaged_state_is_named_when_an_older_one_is_used(command: Command) -> None:
     """Nobody wonders where the steps went."""
-    first = command.start(*command.training("--max_train_epochs", "8"))
+    first = command.start(*command.training("--max_train_epochs", "20"))
     command.until(state="running", phase="step")
     time.sleep(1)
     command.run("stop", str(command.out))
@@ -298,7 +298,7 @@ def test_a_damaged_state_is_named_when_an_older_one_is_used(command: Command) ->
     data = bytearray((newest / "optimizer.bin").read_bytes())
     data[-100] ^= 1
     (newest / "optimizer.bin").write_bytes(data)
-    code, out, _ = command.run(*command.training("--max_train_epochs", "8"))
+    code, out, _ = command.run(*command.training("--max_train_epochs", "20"))
     assert code == 0
     assert "optimizer.bin is not what was saved" in out
     assert newest.name in out
