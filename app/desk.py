@@ -14,7 +14,7 @@ from fluxguard.clock import SystemClock
 from fluxguard.errors import FluxguardError, InputError
 from fluxguard.launch import masking
 from fluxguard.rundir import RunDir, read_json
-from fluxguard.supervisor import ledger, stopping
+from fluxguard.supervisor import ledger, record, stopping
 from fluxguard.supervisor.sensing.identity import Identity
 from fluxguard.supervisor.showing import snapshot, status
 from fluxguard.supervisor.showing.readings import readings
@@ -103,7 +103,7 @@ class Desk:
     def _supervise(self, checked: start.Checked, *, fresh: bool) -> str:
         output_dir = str(checked.run.output_dir)
         known = self.registry.find(output_dir)
-        if known is None or not _alive(known):
+        if known is None or not _supervises(checked.run, known):
             self._trouble.pop(output_dir, None)
             start.refuse_running(checked.run)
             self.registry.add(start.supervise(checked.train_sh, checked.run, fresh=fresh))
@@ -146,6 +146,12 @@ def _state(run: RunDir) -> str:
 
 def _alive(known: Run) -> bool:
     return Identity(known.pid, known.pid_started).alive()
+
+
+def _supervises(run: RunDir, known: Run) -> bool:
+    """Whether the supervisor of a run is at work; one that has ended the run only has to leave yet."""
+    ended = record.conclusion(ledger.read(run.ledger))
+    return _alive(known) and (ended is None or ended.at < known.started_at)
 
 
 def _launch(run: RunDir, known: Run, secrets: frozenset[str]) -> Launch:

@@ -222,14 +222,14 @@ def test_a_killed_supervisor_is_followed_by_the_next(command: Command) -> None:
 
 def test_a_stopped_run_resumes(command: Command) -> None:
     """Status says 1 while it is stopped; supervise goes on from its newest state."""
-    first = command.start(*command.training("--max_train_epochs", "8"))
+    first = command.start(*command.training("--max_train_epochs", "20"))
     command.until(state="running", phase="step")
     time.sleep(0.5)
     command.run("stop", str(command.out))
     first.communicate(timeout=OUTER)
     assert command.run("status", str(command.out))[0] == 1
     assert command.status()["state"] == "stopped"
-    code, out, _ = command.run(*command.training("--max_train_epochs", "8"))
+    code, out, _ = command.run(*command.training("--max_train_epochs", "20"))
     assert code == 0
     assert "from the state of step" in out
 

@@ -11,7 +11,7 @@ import threading
 import fluxguard
 
 PATH = "image.npz"
-DUE = 0.5
+DUE = 0.3
 
 
 @fluxguard.reads
@@ -25,5 +25,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "handled":
         signal.signal(signal.SIGALRM, lambda *_: print("rang", flush=True))
     signal.setitimer(signal.ITIMER_REAL, DUE)
-    threading.Timer(3 * DUE, os.write, args=(send, b"x")).start()
+    threading.Timer(2 * DUE, os.write, args=(send, b"x")).start()
     print("read", load(PATH, receive), flush=True)
