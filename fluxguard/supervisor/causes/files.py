@@ -177,7 +177,7 @@ CAUSES = (
             says(r"^ValueError: file not found / .*", "ValueError: file not found / : dataset.toml"),
             says(
                 r"can't open file '.*': \[Errno 2\].*",
-                "python: can't open file '/work/sd-scripts/flux_train_network.py': [Errno 2] No such file or directory",
+                "python: can't open file '/sd-scripts/flux_train_network.py': [Errno 2] No such file or directory",
                 whole=True,
             ),
         ),
