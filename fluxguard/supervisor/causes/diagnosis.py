@@ -56,8 +56,6 @@ class Evidence:
     """The GPUs when they were last seen; None for unknown."""
     host: Host | None = None
     """The machine's memory when it was last seen; None for unknown."""
-    host_before: Host | None = None
-    """The same when the attempt began."""
     xids: Sequence[str] = ()
     """What the GPU driver reported since the attempt began, as in the system log."""
     troubles: Sequence[str] = ()

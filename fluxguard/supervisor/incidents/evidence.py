@@ -25,7 +25,6 @@ from fluxguard.supervisor.incidents import stacks
 from fluxguard.supervisor.incidents.bounded import Task
 from fluxguard.supervisor.incidents.scene import Scene
 from fluxguard.supervisor.sensing import machine, processes
-from fluxguard.supervisor.sensing.host import Host
 from fluxguard.supervisor.sensing.identity import Identity
 
 _FINISHED = ("ended", "given up")
@@ -112,7 +111,7 @@ def _collected(
         # A copy: what did not come in time may still come, and too late.
         stacks={**{one.pid: f"{processes.NO_STACKS}: {why}" for one in living if why}, **shown},
         **(known if isinstance(known, dict) else {}),
-        **_sensed(attempt, history),
+        **_sensed(history),
     )
     usage = history.sampled.usage if history.sampled else None
     return evidence if evidence.usage is not None else replace(evidence, usage=usage)
@@ -127,13 +126,12 @@ def _facts(run: RunDir, attempt: Attempt, living: Sequence[Identity]) -> dict[st
     }
 
 
-def _sensed(attempt: Attempt, history: History) -> dict[str, Any]:
+def _sensed(history: History) -> dict[str, Any]:
     """Return what the sensors saw last, before the end changed it."""
     looks = (history.last, *reversed(history.samples))
     return {
         "cards": next((seen.gpus for seen in looks if seen.gpus is not None), None),
         "host": next((seen.host for seen in looks if seen.host is not None), None),
-        "host_before": Host(oom_kills=attempt.kills_before),
         "xids": history.last.xids,
     }
 
