@@ -5,7 +5,7 @@ PY := $(BIN)/python
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install app demo test check bench campaign kills docs
+.PHONY: help install app demo test check bench campaign kills machines docs
 
 help: ## list the verbs
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -37,9 +37,13 @@ bench: install ## measure the bars, with peers; prints a table and writes bench.
 campaign: install ## break trainings in every way at random moments; prints a table and writes campaign.json
 	@$(PY) -m tests.campaign $(CAMPAIGN)
 
-kills: install ## the long version of the tests that kill at random: training, saving and patching
+kills: install ## the long version of the tests that kill at random: training, ranks, saving and patching
 	CAMPAIGN_KILLS=20 $(PY) -m pytest tests/campaign -k "kill and not test_campaign"
+
+machines: install ## let two machines train together and pull the cable between them; needs root, for network namespaces
+	MACHINES=namespaces $(PY) -m pytest tests/supervisor/test_machines.py
 
 docs: install ## write the generated pages of docs/
 	$(PY) -m fluxguard.patching.document docs/rules.md
+	$(PY) -m fluxguard.patching.scan_document docs/scan.md
 	$(PY) -m fluxguard.supervisor.causes.document docs/what-goes-wrong.md

@@ -3,10 +3,14 @@
 FluxguardError (Exception)
   DeadlineExceeded (TimeoutError)        what, seconds, thread
     WorkerStuck                          workers, samples
-    RanksMissing                         ranks
+    RanksMissing                         ranks, doing
   WorkerDied (RuntimeError)              workers
+  RanksDisagree (RuntimeError)           said
+  RankFailed (RuntimeError)              rank, kind, message, what
+  SubprocessFailed (RuntimeError)        what, code, reason
   InputError (ValueError)                source, field, reason      the user's input: exit code 2
     LimitsError                          the same, for a limit
+    SetupFailed                          rank, variable
     RunOwned                             output_dir, pid
     UnknownCheckout (PatchError)         path, looked_for
   StateUnusable (OSError)                path, reason
@@ -96,11 +100,70 @@ class WorkerDied(FluxguardError, RuntimeError):
 
 
 class RanksMissing(DeadlineExceeded):
-    """Raised when ranks did not come to a barrier."""
+    """Raised when ranks did not come to where the others wait for them.
 
-    def __init__(self, what: str, seconds: float | None = None, ranks: Sequence[int] = ()) -> None:
+    `doing` says of each missing rank, as far as it can be seen, what it does instead, in plain words.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        seconds: float | None = None,
+        ranks: Sequence[int] = (),
+        doing: Mapping[int, str] | None = None,
+    ) -> None:
+        """`seconds` is the limit that has passed; None when nobody had to wait for it, as for a dead process."""
         self.ranks = tuple(ranks)
-        super().__init__(what, seconds, limit="" if seconds is None else "barrier")
+        self.doing = dict(doing or {})
+        hint = "; ".join(f"rank {rank} {words}" for rank, words in sorted(self.doing.items()))
+        super().__init__(what, seconds, hint, limit="" if seconds is None else "barrier")
+
+
+class RanksDisagree(FluxguardError, RuntimeError):
+    """Raised when ranks came to different places, or with a different epoch or step; none of them may go on.
+
+    `said` holds the words of each rank, by rank.
+    """
+
+    def __init__(self, what: str, said: Sequence[str] = ()) -> None:
+        self.said = tuple(said)
+        super().__init__(": ".join([what, ", ".join(self.said)]) if self.said else what)
+
+
+class RankFailed(FluxguardError, RuntimeError):
+    """Raised when another rank failed in what it did for all; that rank itself raises its own error.
+
+    `kind` is the name of that error's class and `message` its text, cut where it is long.
+    """
+
+    def __init__(self, rank: int | str, kind: str = "", message: str = "", what: str = "") -> None:
+        self.rank = rank if isinstance(rank, int) else -1
+        self.kind = kind
+        self.message = message
+        self.what = what
+        if isinstance(rank, str):
+            super().__init__(rank)
+            return
+        text = ": ".join(part for part in (kind, message) if part)
+        super().__init__(f"rank {rank} failed{f' in {what!r}' if what else ''}: {text}")
+
+
+class SubprocessFailed(FluxguardError, RuntimeError):
+    """Raised when a process of ours that was to compute something died, or said that it cannot.
+
+    `code` is its exit code (a signal as a negative number), `reason` what it said.
+    """
+
+    def __init__(self, what: str, code: int | None = None, reason: str = "") -> None:
+        self.what = what
+        self.code = code
+        self.reason = reason
+        if code is None:
+            super().__init__(what)
+            return
+        ended = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}" if code else ""
+        said = "; ".join(part for part in (ended, reason) if part)
+        super().__init__(f"{what!r} failed in its subprocess: {said or 'it gave no result'}")
 
 
 class InputError(FluxguardError, ValueError):
@@ -115,6 +178,23 @@ class InputError(FluxguardError, ValueError):
 
 class LimitsError(InputError):
     """Raised when a limit is unknown, out of range, or contradicts another one."""
+
+
+class SetupFailed(InputError):
+    """Raised when the ranks of a training cannot work together as they were started; every rank says the same.
+
+    `rank` is the one that has to be put right (None where that is not known), and `variable` what of it: the name of
+    an environment variable, or "torch" and the like for what is installed.
+    """
+
+    def __init__(self, source: object, reason: str = "", variable: str = "", rank: int | None = None) -> None:
+        self.rank = rank
+        super().__init__(source, reason, variable)
+
+    @property
+    def variable(self) -> str:
+        """The same as `field`."""
+        return self.field
 
 
 class RunOwned(InputError):

@@ -3,7 +3,9 @@
 The record lies in a small file of a memory file system and is written through a mapping, not a system call: that
 halves the cost of a beat, and a file system that fills up or vanishes later cannot reach the trainer, because every
 page is allocated before the first beat. A CRC over the whole record makes a torn or foreign one unreadable instead
-of wrong.
+of wrong. Behind the record lies a second, smaller one, with a CRC of its own, that says at which collective the rank
+is: it is written at other moments, so that neither costs the other anything, and readers that do not know it see the
+first one as ever.
 """
 
 from __future__ import annotations
@@ -34,11 +36,46 @@ _HEAD = struct.Struct("<4sH")
 _CRC = struct.Struct("<I")
 SIZE = _BODY.size + _CRC.size
 """Bytes of one record; older versions are shorter."""
+_NOTE_MAGIC = b"FGNC"
+_NOTE_VERSION = 1
+_NOTE = struct.Struct("<4sHHQQd16s64sH")
+NOTE_SIZE = _NOTE.size + _CRC.size
+"""Bytes of the note about a collective, right behind the record."""
+_FILE = SIZE + NOTE_SIZE
+DONE, OPEN, FAILED = range(3)
+"""What has become of a collective."""
 
 _SINCE_2 = ("retries", "ooms", "unstepped", "unsampled")
 _SINCE_3 = ("longest_swap", "longest_batch", "longest_first_batch", "longest_read", "longest_barrier")
 
 _READS = 3  # a reader that meets a record in the middle of being written looks again at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """The collective that a rank is in, or the last one it was in: something that all ranks do together."""
+
+    sequence: int
+    """Its number among those of this rank, counted from 1; ranks that agree give the same one the same number."""
+    kind: str
+    """Which sort of meeting it is, such as "barrier"."""
+    what: str
+    """What it is for, in the caller's word."""
+    at: float
+    """Monotonic seconds when it began."""
+    open: bool
+    """Whether it goes on."""
+    failed: bool = False
+    """Whether it ended with an error."""
+    begun: int = 0
+    """The number of the last one that began: one within another has a higher number, and ends first."""
+    depth: int = 0
+    """How many go on, one within the other."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """How far the rank has come: more begun, or as many and fewer of them open, is further."""
+        return self.begun or self.sequence, -self.depth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +134,15 @@ class Beat:
     """The same of a time without a new byte in a read."""
     longest_barrier: float = 0.0
     """The same of a barrier."""
+    collective: Collective | None = None
+    """The collective that it is in, or was in last; None before the first, from an older guard, or when unreadable."""
 
 
 def unpack(record: bytes) -> Beat | None:
-    """Return the beat in `record`, or None when it is torn, foreign, or of an unknown version."""
+    """Return the beat in `record`, or None when it is torn, foreign, or of an unknown version.
+
+    What lies behind it is the note about a collective; one that cannot be trusted is left out.
+    """
     if len(record) < _HEAD.size or not record.startswith(_MAGIC):
         return None
     layout = _BODIES.get(_HEAD.unpack_from(record)[1])
@@ -130,20 +172,47 @@ def unpack(record: bytes) -> Beat | None:
         deadline=deadline,
         loss=loss,
         **dict(zip(_SINCE_2 + _SINCE_3, later, strict=False)),
+        collective=_unpack_note(record[SIZE : SIZE + NOTE_SIZE]),
     )
+
+
+def _unpack_note(record: bytes) -> Collective | None:
+    if len(record) < NOTE_SIZE or not record.startswith(_NOTE_MAGIC):
+        return None
+    body, crc = record[: _NOTE.size], record[_NOTE.size :]
+    _, version, state, sequence, begun, at, kind, what, depth = _NOTE.unpack(body)
+    if version != _NOTE_VERSION or _CRC.unpack(crc)[0] != zlib.crc32(body):
+        return None
+    return Collective(
+        sequence=sequence,
+        kind=_text(kind),
+        what=_text(what),
+        at=at,
+        open=state == OPEN,
+        failed=state == FAILED,
+        begun=begun,
+        depth=depth,
+    )
+
+
+def _torn(record: bytes, beat: Beat) -> bool:
+    """Whether a note is there and was being written while it was read."""
+    return beat.collective is None and record[SIZE : SIZE + len(_NOTE_MAGIC)] == _NOTE_MAGIC
 
 
 def read(path: str | os.PathLike[str]) -> Beat | None:
     """Return the last beat written to `path`, or None when there is none that can be trusted."""
+    beat = None
     for _ in range(_READS):
         try:
             with open(path, "rb", buffering=0) as file:
-                beat = unpack(file.read(SIZE) or b"")
+                record = file.read(SIZE + NOTE_SIZE) or b""
         except OSError:
             return None
-        if beat is not None:
+        beat = unpack(record) or beat
+        if beat is not None and not _torn(record, beat):
             return beat
-    return None
+    return beat
 
 
 def path_for(folder: str | os.PathLike[str], rank: int) -> Path:
@@ -275,6 +344,18 @@ class Heart:
         except (OSError, ValueError):
             self._map = None
 
+    def note(
+        self, sequence: int, kind: bytes, what: bytes, at: float, state: int = OPEN, begun: int = 0, depth: int = 0
+    ) -> None:
+        """Write down at which collective this rank is; `state` is DONE, OPEN or FAILED, the rest as in `Collective`."""
+        if self._map is None:
+            return
+        body = _NOTE.pack(_NOTE_MAGIC, _NOTE_VERSION, state, sequence, begun or sequence, at, kind, what, depth)
+        try:
+            self._map[SIZE:_FILE] = body + _CRC.pack(zlib.crc32(body))
+        except (OSError, ValueError):
+            self._map = None
+
 
 def process_started() -> float:
     """Return when this process started, seconds since the epoch; 0 where that needs more than the standard library."""
@@ -293,11 +374,11 @@ def _mapped(path: str | os.PathLike[str]) -> mmap.mmap:
     fresh = f"{os.fspath(path)}.{os.getpid()}"
     fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o600)
     try:
-        if os.write(fd, bytes(SIZE)) != SIZE:
+        if os.write(fd, bytes(_FILE)) != _FILE:
             raise OSError("no room for a heartbeat")
         if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, 0, SIZE)
-        mapping = mmap.mmap(fd, SIZE)
+            os.posix_fallocate(fd, 0, _FILE)
+        mapping = mmap.mmap(fd, _FILE)
     finally:
         os.close(fd)
     # A new file for each process: whoever still holds the old one keeps writing where nobody reads.

@@ -94,8 +94,15 @@ class WaitLimits:
     barrier: float | None = 300.0
     """Below the 600 s after which NCCL ends the process without a word about who is missing."""
 
+    setup: float | None = 30.0
+    """All ranks start within seconds of each other; one that is half a minute late to the roll call was given a wrong
+    address, or was never started."""
+
     command: float | None = 60.0
     """Another program that is asked for a word, such as git for its revision; on a mount that is gone none answers."""
+
+    fid: float | None = 300.0
+    """The distance of 50 000 features of 2048 numbers, in a process of its own, takes a minute of one core."""
 
     sample: float | None = 1800.0
     """One sample image: minutes where blocks are swapped; one that takes half an hour costs more than it shows."""

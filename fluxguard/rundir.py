@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -15,6 +16,8 @@ from typing import Any
 
 VERSION = 1
 FOLDER = ".fluxguard"
+NODES = "nodes"
+"""In the run directory: a folder per machine, where a training goes over several."""
 
 RUN_VARIABLE = "FLUXGUARD_RUN"
 ATTEMPT_VARIABLE = "FLUXGUARD_ATTEMPT"
@@ -28,6 +31,7 @@ NEVER = 78
 BEATS_OF = "run"
 """In a folder of heartbeats outside the run directory: the file that names the run directory."""
 
+_NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _SHARED_MEMORY = Path("/dev/shm")
 _REPLACE_TRIES = 5
 _REPLACE_PAUSE = 0.05
@@ -88,18 +92,54 @@ def sync_folder(path: Path) -> None:
         os.close(fd)
 
 
-class RunDir:
-    """The paths of one run, in `OUTPUT_DIR/.fluxguard`."""
+def is_node(name: str) -> bool:
+    """Whether a name can be that of a machine: at most 63 letters, digits, dots, dashes, as host names have them."""
+    return _NODE.fullmatch(name) is not None
 
-    def __init__(self, output_dir: str | os.PathLike[str]) -> None:
+
+class RunDir:
+    """The paths of one run, in `OUTPUT_DIR/.fluxguard`; of one machine of several, in `nodes/NODE` there.
+
+    Raises ValueError for a `node` that can be no name of one.
+    """
+
+    def __init__(self, output_dir: str | os.PathLike[str], node: str = "") -> None:
         self.output_dir = Path(output_dir).resolve()
+        self.node = node
+        """Which machine of several; empty where one trains alone."""
         self.root = self.output_dir / FOLDER
+        if node:
+            if not is_node(node):
+                raise ValueError(f"{node!r} is no name of a machine")
+            self.root = self.root / NODES / node
+
+    @classmethod
+    def of_root(cls, root: str | os.PathLike[str]) -> RunDir:
+        """Return the run whose files are in `root`, as FLUXGUARD_RUN names it."""
+        path = Path(root)
+        if path.parent.name == NODES and path.parent.parent.name == FOLDER and is_node(path.name):
+            return cls(path.parent.parent.parent, path.name)
+        return cls(path.parent)
+
+    def at(self, node: str) -> RunDir:
+        """Return the same output folder as one machine of several has it. Raises ValueError."""
+        return RunDir(self.output_dir, node)
+
+    def nodes(self) -> list[RunDir]:
+        """Return the run of each machine that has one in this output folder, by name."""
+        try:
+            names = sorted(os.listdir(self.output_dir / FOLDER / NODES))
+        except OSError:
+            return []
+        found = (self.at(name) for name in names if is_node(name))
+        return [run for run in found if run.ledger.exists() or run.job.exists()]
 
     def create(self) -> None:
         """Make the folders, closed to others; one that is there already is closed too."""
         for folder in (self.root, self.incidents, self.states):
             folder.mkdir(parents=True, exist_ok=True)
-        self.root.chmod(0o700)
+        for folder in {self.output_dir / FOLDER, self.root}:
+            folder.chmod(0o700)
 
     @property
     def job(self) -> Path:
@@ -226,6 +266,14 @@ class RunDir:
             if not folder.exists() or folder.stat().st_uid == os.getuid():
                 return folder
         return self.kept_beats
+
+
+def end_request(beats: str | os.PathLike[str], rank: int) -> Path | None:
+    """Return the file that asks a rank to end itself, in the folder of its heartbeats; None where that is no memory."""
+    here = beats_in_memory()
+    folder = Path(beats)
+    in_memory = here is not None and folder.parent == here.parent and folder.name.startswith(here.name)
+    return folder / f"end.{rank}" if in_memory else None
 
 
 def beats_in_memory() -> Path | None:

@@ -309,3 +309,23 @@ def test_an_output_folder_that_cannot_be_is_bad_input(command: Command) -> None:
     command.out.write_text("a file")
     assert_one_line(command.run(*command.training()), str(command.out))
     command.out.unlink()
+
+
+def test_what_is_asked_of_a_run_that_lives_is_for_its_next_attempt(command: Command) -> None:
+    """The one that goes on is left as it is; when it was stopped, the next one has it, and status says so."""
+    command.env["FAKE_STEP"] = "0.2"
+    words = command.training()
+    supervisor = command.start(*words)
+    command.until(phase="step")
+    code, out, _ = command.run("supervise", "--debug-distributed", *words[1:])
+    assert code == 0
+    assert "the next attempt debugs its collectives" in out
+    assert supervisor.poll() is None
+    assert command.status()["debugging"].startswith("the next attempt")
+    command.run("stop", str(command.out))
+    supervisor.communicate(timeout=OUTER)
+    command.env["FAKE_STEP"] = "0.01"
+    code, out, _ = command.run(*words)
+    assert code == 0
+    assert "NCCL_DEBUG=INFO" in out
+    assert command.status()["debugging"] == ""

@@ -10,29 +10,44 @@ from pathlib import Path
 import pytest
 
 import fluxguard
-from fluxguard import errors
+from fluxguard import distributed, errors
 from fluxguard.limits import WaitLimits
 from fluxguard.rundir import AGAIN, NEVER
 from tests.conftest import POLL, ROOT, Spawn
 
 EXAMPLES = ROOT / "docs" / "examples"
-PAGE = (ROOT / "docs" / "guard.md").read_text("utf-8")
+PAGE, OF_RANKS = ((ROOT / "docs" / name).read_text("utf-8") for name in ("guard.md", "distributed.md"))
 SAYS = {
     "block_swap.py": ["8 blocks, 4 pictures"],
     "cached_latents.py": ["cat.npz: is truncated or damaged", "set aside as cat.npz.broken", "65536 numbers"],
+    "fid_ways.py": [
+        "deadlock: ",
+        "guarded: the ranks have come to different places: rank 0 is at #1 metric 'fid', rank 1 is at #1 barrier",
+        *(f"{way}: 0.0050 after" for way in ("all_ranks_compute", "group_remade", "no_sync", "in_subprocess")),
+        "epoch 1: fid 0.0027, best 0.0027",
+        "epoch 2: fid 0.0069, best 0.0027",
+    ],
     "healed_worker.py": ["put right after", "the same to the last bit: True"],
+    "late_rank.py": [
+        "rank 0 validates, with 8",
+        "barrier 'exported' (#6; rank 1 did not come)",
+        "has no heartbeat, its last collective was #5 on_main 'validate'",
+        "missing: 1",
+    ],
     "notebook.py": ["the preview did not finish within 0.5 s", "a picture did not finish", "the page lives on"],
+    "train_ddp.py": ["rank 0 of 1 begins at step 0", "applied step 32", "finished: weights"],
     "training.py": ["40 steps, loss 0."],
     "two_ranks.py": ["both ranks are here", "rank 1 did not come", "missing: 1"],
+    "vecenv_ddp.py": ["rank 0 of 1 draws from seed", "updates, reward of a step -1.", "then -0.2"],
 }
 NAMES = ["fail_after", "exit_after", "result", "reads", "DataLoader", "barrier", "saved", "phase", "step", "limits"]
 MOST_ADDED = 10
 GONE = 2.0
 
 
-def shown(language: str) -> list[str]:
-    """Return the blocks of code on the page."""
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+def shown(language: str, page: str = PAGE) -> list[str]:
+    """Return the blocks of code on a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
 
 
 def lines_of(path: Path) -> str:
@@ -66,7 +81,9 @@ def test_the_guard_takes_few_lines_of_a_training() -> None:
     assert len([line for line in lines if "fluxguard" in line]) <= MOST_ADDED
 
 
-@pytest.mark.parametrize("block", shown("python"), ids=lambda block: block.strip().splitlines()[0])
+@pytest.mark.parametrize(
+    "block", [*shown("python"), *shown("python", OF_RANKS)], ids=lambda block: block.strip().splitlines()[0]
+)
 def test_what_the_page_shows_is_in_an_example(block: str) -> None:
     """Line by line, in one piece."""
     wanted = "\n".join(line.strip() for line in textwrap.dedent(block).splitlines())
@@ -92,7 +109,13 @@ def test_the_page_draws_the_errors_as_they_are() -> None:
     assert f"| {NEVER} |" in PAGE
 
 
-def test_links_of_the_page_lead_somewhere() -> None:
+def test_the_page_of_ranks_knows_every_public_name() -> None:
+    """Whatever `distributed` offers a loop is explained there."""
+    for name in set(distributed.__all__) - {"World", "current"}:
+        assert re.search(rf"\b{name}\b", OF_RANKS), name
+
+
+def test_links_of_the_pages_lead_somewhere() -> None:
     """To files that are there."""
-    for target in re.findall(r"\]\(([^)#]+)", PAGE):
+    for target in re.findall(r"\]\((?!https:)([^)#]+)", PAGE + OF_RANKS):
         assert (ROOT / "docs" / target).exists(), target

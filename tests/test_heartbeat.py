@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fluxguard.heartbeat import SIZE, Heart, read, unpack
+from fluxguard.heartbeat import DONE, FAILED, NOTE_SIZE, OPEN, SIZE, Collective, Heart, read, unpack
 
 LONGEST = ("longest_swap", "longest_batch", "longest_first_batch", "longest_read", "longest_barrier")
 
@@ -67,6 +67,70 @@ def test_a_record_of_an_older_guard_is_read(tmp_path: Path, version: int, layout
     assert (seen.pid, seen.step, seen.phase, seen.done, seen.of, seen.loss) == (77, 12, "sampling", 1, 4, 0.25)
     assert (seen.retries, seen.ooms, seen.unstepped, seen.unsampled) == (more or (0, 0, 0, 0))
     assert [getattr(seen, name) for name in LONGEST] == [0.0] * 5
+    assert seen.collective is None
+
+
+def test_a_record_without_a_note_is_read(tmp_path: Path) -> None:
+    """A guard from before the notes wrote the same record, and nothing behind it."""
+    heart = Heart(tmp_path / "beat.0")
+    heart.note(41, b"barrier", b"end of epoch", 5.0)
+    heart.beat()
+    path = tmp_path / "older"
+    path.write_bytes((tmp_path / "beat.0").read_bytes()[:SIZE])
+    seen = read(path)
+    assert seen is not None
+    assert (seen.beats, seen.collective) == (2, None)
+
+
+def test_a_note_is_read(tmp_path: Path) -> None:
+    """With every field, and without a beat after it."""
+    heart = Heart(tmp_path / "beat.0")
+    before = read(tmp_path / "beat.0")
+    assert before is not None
+    assert before.collective is None
+    heart.note(41, b"metric", b"fid.compute", 5.5, OPEN, 43, 2)
+    seen = read(tmp_path / "beat.0")
+    assert seen is not None
+    assert seen.collective == Collective(
+        sequence=41, kind="metric", what="fid.compute", at=5.5, open=True, begun=43, depth=2
+    )
+
+
+@pytest.mark.parametrize(("state", "flags"), [(OPEN, (True, False)), (DONE, (False, False)), (FAILED, (False, True))])
+def test_a_note_says_what_has_become_of_it(tmp_path: Path, state: int, flags: tuple[bool, bool]) -> None:
+    """It goes on, it ended well, or with an error."""
+    heart = Heart(tmp_path / "beat.0")
+    heart.note(1, b"barrier", b"", 5.5, state)
+    seen = read(tmp_path / "beat.0")
+    assert seen is not None
+    assert seen.collective is not None
+    assert (seen.collective.open, seen.collective.failed) == flags
+
+
+def test_beats_and_notes_leave_each_other_alone(tmp_path: Path) -> None:
+    """Each is written at moments of its own."""
+    heart = Heart(tmp_path / "beat.0")
+    heart.note(1, b"barrier", b"caches", 5.5)
+    heart.step = 9
+    heart.beat()
+    heart.note(2, b"barrier", b"epoch", 6.5)
+    seen = read(tmp_path / "beat.0")
+    assert seen is not None
+    assert seen.collective is not None
+    assert (seen.step, seen.collective.what) == (9, "epoch")
+
+
+@pytest.mark.parametrize("bit", range(SIZE * 8, (SIZE + NOTE_SIZE) * 8, 31))
+def test_a_damaged_note_is_left_out(tmp_path: Path, bit: int) -> None:
+    """And the beat before it stays good."""
+    heart = Heart(tmp_path / "beat.0")
+    heart.note(41, b"barrier", b"end of epoch", 5.0)
+    record = bytearray((tmp_path / "beat.0").read_bytes())
+    record[bit // 8] ^= 1 << (bit % 8)
+    (tmp_path / "damaged").write_bytes(record)
+    seen = read(tmp_path / "damaged")
+    assert seen is not None
+    assert seen.collective is None
 
 
 def test_a_record_survives_its_writer(tmp_path: Path) -> None:

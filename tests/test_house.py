@@ -17,7 +17,7 @@ LONGEST_FUNCTION, LONGEST_FILE = 60, 400
 
 LEAVES = {"errors", "clock", "limits", "heartbeat", "rundir", "manifest"}
 MAY_IMPORT = {
-    "cli": {"app", "patching", "supervisor", "launch", "drill", *LEAVES},
+    "cli": {"app", "patching", "supervisor", "launch", "drill", "distributed", *LEAVES},
     "__main__": {"cli"},
     "app": {"supervisor", "launch", "patching", "drill", *LEAVES},
     "drill": {"supervisor", "launch", "patching", *LEAVES},
@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "launch": {"errors"},
     "patching": LEAVES,
     "guard": LEAVES,
+    "distributed": {"guard", *LEAVES},
     "__init__": {"guard", *LEAVES},
     "demo": set(),
     **dict.fromkeys(LEAVES, LEAVES),
@@ -33,7 +34,7 @@ FOREIGN = {
     "guard": {"torch", "numpy", "accelerate"},  # and only inside functions
     **{leaf: set() for leaf in LEAVES},
 }
-HEAVY = {"torch", "numpy", "accelerate", "gradio", "safetensors", "rich"}
+HEAVY = {"torch", "torchmetrics", "numpy", "accelerate", "gradio", "safetensors", "rich"}
 
 
 def room(path: Path) -> str:
@@ -108,6 +109,20 @@ def test_the_supervisor_imports_nothing_heavy() -> None:
             assert "torch" not in roots(path), where(path)
 
 
+def test_the_parts_for_ranks_are_cheap_to_import() -> None:
+    """A loop imports them before it has chosen its device; what is heavy waits inside functions."""
+    for path in OURS:
+        if room(path) == "distributed":
+            assert not roots(path, top=True) & HEAVY, where(path)
+
+
+def test_no_file_of_the_parts_for_ranks_hides_a_public_name() -> None:
+    """Importing `distributed/setup.py` would make `distributed.setup` a module."""
+    from fluxguard import distributed
+
+    assert not {path.stem for path in OURS if room(path) == "distributed"} & set(distributed.__all__)
+
+
 def test_nothing_posix_only_is_imported_at_module_level() -> None:
     """Windows can import every file."""
     for path in OURS:
@@ -145,8 +160,11 @@ def test_sources_are_ascii_and_know_no_mocks() -> None:
 
 def test_public_names_are_gathered_once_and_sorted() -> None:
     """What __all__ names exists."""
-    assert sorted(fluxguard.__all__) == list(fluxguard.__all__)
-    assert all(hasattr(fluxguard, name) for name in fluxguard.__all__)
+    from fluxguard import distributed
+
+    for gathered in (fluxguard, distributed):
+        assert sorted(gathered.__all__) == list(gathered.__all__)
+        assert all(hasattr(gathered, name) for name in gathered.__all__), gathered.__name__
 
 
 def test_every_verb_stands_in_a_panel_of_the_help() -> None:

@@ -22,6 +22,7 @@ LONG = (
     "tests/drill/test_drill.py",
     "tests/campaign/test_campaign.py",
     "tests/campaign/test_killed_supervisors.py",
+    "tests/campaign/test_killed_ranks.py",
     "tests/supervisor/test_supervise.py",
     "tests/guard/test_faults.py",
     "tests/app/test_page.py",

@@ -9,10 +9,12 @@ import sys
 from collections.abc import Sequence
 
 from fluxguard.cli import (
+    doctor,
     explaining,
     harden,
     holding,
     look,
+    nodes,
     notify,
     printing,
     reporting,
@@ -27,11 +29,13 @@ from fluxguard.errors import FluxguardError, InputError
 
 __all__ = [
     "app",
+    "doctor",
     "explaining",
     "harden",
     "holding",
     "look",
     "main",
+    "nodes",
     "notify",
     "reporting",
     "resuming",

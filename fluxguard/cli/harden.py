@@ -93,13 +93,14 @@ def scan(
     folder: Annotated[Path, typer.Argument(help="Any training repository.", show_default=False)],
     as_json: AsJson = False,
     path: Annotated[str, typer.Option(help="`lora`: only where a FLUX LoRA training may come.")] = "all",
+    explain: Annotated[bool, typer.Option("--explain", help="Show what to write instead, by kind.")] = False,
 ) -> None:
-    """List calls that may wait for ever, and those that only some ranks come to. Exit code 1 if there are any."""
+    """List what may wait for ever, what only some ranks come to, and what is set up wrong. Exit code 1 if any."""
     from fluxguard.patching import scanning
 
     found = scanning.scan(folder, path=path)
     if as_json:
         printing.as_json(found.to_mapping())
     else:
-        printing.show(rendering.scan(found))
+        printing.show(rendering.scan(found, explain=explain))
     end(BAD if found.findings else GOOD)

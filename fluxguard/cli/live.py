@@ -85,6 +85,10 @@ def _rows(seen: Snapshot) -> Iterator[tuple[str, Any]]:
     if status.state == "running":
         yield from readings(seen.point, seen.at)
         yield "next", next_limit(seen)
+    if status.ranks:
+        yield "ranks", status.ranks
+    if status.debugging:
+        yield "debugging", status.debugging
     if status.healing:
         yield "healed", status.healing.removeprefix("healed ")
     for trouble in status.troubles:

@@ -30,9 +30,12 @@ def status(seen: Mapping[str, Any]) -> Iterator[Any]:
         "phase": seen["phase"],
         "loss": seen["loss"] if seen["loss"] is None else f"{seen['loss']:.4g}",
         "machine": seen.get("machine"),
+        "ranks": seen.get("ranks") or None,
+        "debugging": seen.get("debugging") or None,
         "healed": seen["healing"].removeprefix("healed ") or None,
         "otherwise": "; ".join(one["words"] for one in seen["remedies"]) or None,
         "decided": seen["decided"] or None,
+        "machine of several": seen.get("node"),
         "weights": f"{seen['weights']['path']} ({verified})" if seen["weights"]["path"] else None,
     }
     for name, value in rows.items():
@@ -45,6 +48,18 @@ def status(seen: Mapping[str, Any]) -> Iterator[Any]:
         yield f"incident {number} at step {incident['step']}: {incident['words']}"
         if incident["report"]:
             yield f"  report: {incident['report']}"
+
+
+def nodes(seen: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
+    """Yield how each machine of a run is, a line each, and below it why and what has happened there."""
+    for one in seen:
+        where = f" (on {one['host']})" if one["host"] else ""
+        steps = f"step {one['step']} of {one['planned_steps'] or '?'}"
+        phase = f", {one['phase']}" if one["phase"] else ""
+        yield f"{one['node'] or 'alone'}{where}: {one['state']}, {steps}{phase}, attempt {one['attempts']}"
+        yield f"  {one['reason']}"
+        for number, incident in enumerate(one["incidents"], 1):
+            yield f"  incident {number} at step {incident['step']}: {incident['words']}"
 
 
 def limits(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
@@ -97,7 +112,7 @@ def hardening(answers: Sequence[Answer]) -> Iterator[Any]:
         yield from answer.lines
 
 
-def scan(found: Scan) -> Iterator[str]:
+def scan(found: Scan, *, explain: bool = False) -> Iterator[str]:
     """Yield what a scan found, what a FLUX LoRA training may come to first; the reasons stand once, below."""
     for on_path, title in {True: "on the FLUX LoRA path:", False: "elsewhere:", None: ""}.items():
         rows = [finding for finding in found.findings if finding.on_path is on_path]
@@ -105,11 +120,12 @@ def scan(found: Scan) -> Iterator[str]:
             yield title
         for row in rows:
             yield f"  {row.file}:{row.line}  {row.kind} ({row.severity}) in {row.function}"
-    reasons = {finding.kind: finding.why for finding in found.findings if not finding.condition}
-    yield from (f"{kind}: {why}" for kind, why in reasons.items())
+    yield from dict.fromkeys(f"{finding.kind}: {finding.why}" for finding in found.findings if not finding.condition)
     yield from (
         f"{finding.kind}, line {finding.line}: {finding.why}" for finding in found.findings if finding.condition
     )
+    if explain:
+        yield from (f"\n{kind}:\n{change}" for kind, change in found.examples().items())
     for name, reason in found.skipped.items():
         yield f"skipped {name}: {reason}"
     counts = ", ".join(f"{count} {kind}" for kind, count in found.counts().items())

@@ -10,7 +10,7 @@ import typer
 
 from fluxguard.cli import printing
 from fluxguard.cli.exits import GOOD, end
-from fluxguard.cli.options import AsJson, OutputDir
+from fluxguard.cli.options import AsJson, OneNode, OutputDir, one_run
 from fluxguard.cli.verbs import app
 from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir, write_whole
@@ -29,12 +29,13 @@ def incident_(
     ] = "",
     html: Annotated[Path | None, typer.Option(help="Write it as one page with a timeline picture instead.")] = None,
     as_json: AsJson = False,
+    node: OneNode = None,
 ) -> None:
     """Show what happened in an incident: the cause, the proof, what was done and why."""
     from fluxguard.supervisor.incidents import incident as incidents
     from fluxguard.supervisor.incidents import markdown, page
 
-    run = RunDir(output_dir)
+    run = one_run(output_dir, node)
     if not run.ledger.exists():
         raise InputError(output_dir, "holds no run of fluxguard")
     if number == _ALL:
@@ -89,8 +90,7 @@ def _list(run: RunDir, *, as_json: bool) -> None:
 def _line(one: Incident) -> str:
     from fluxguard.supervisor.incidents.texts import plain
 
-    went_on = "stopped" if one.resumed_step is None else f"resumed at step {one.resumed_step}"
-    return plain(f"{one.number:>4}  {one.when}  step {one.step}  {one.cause}  ({went_on})")
+    return plain(f"{one.number:>4}  {one.when}  step {one.step}  {one.cause}  ({one.went_on})")
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -109,6 +109,7 @@ def report(
     output_dir: OutputDir,
     to: Annotated[Path | None, typer.Option(help="The archive.", show_default="fluxguard-report-NAME.zip here")] = None,
     as_json: AsJson = False,
+    node: OneNode = None,
 ) -> None:
     """Pack what explains a run into one archive, without secrets, to attach to an issue.
 
@@ -116,8 +117,9 @@ def report(
     """
     from fluxguard.supervisor.incidents import archive
 
-    run = RunDir(output_dir)
-    target = to or Path(f"fluxguard-report-{run.output_dir.name}.zip")
+    run = one_run(output_dir, node)
+    name = "-".join(filter(None, (run.output_dir.name, run.node)))
+    target = to or Path(f"fluxguard-report-{name}.zip")
     packed = archive.pack(run, os.environ)
     _write(target, packed.data)
     if as_json:

@@ -16,6 +16,7 @@ from fluxguard.cli.exits import BAD, GOOD, OURS, end
 from fluxguard.cli.options import OutputDir
 from fluxguard.cli.verbs import app
 from fluxguard.clock import SystemClock
+from fluxguard.errors import FluxguardError
 from fluxguard.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def supervise(
     notify: telling.Notify = None,
     notify_on: telling.NotifyOn = telling.Level.incidents,
     weights: options.Weights = None,
+    node: options.Node = None,
+    debug_distributed: options.DebugDistributed = False,
     dry_run: options.DryRun = False,
     check: options.Check = False,
 ) -> None:
@@ -68,46 +71,71 @@ def supervise(
             words, output_dir=output_dir, cwd=cwd, python=python, home=home, weights=weights, notes=notes
         )
 
-    order = ordered(fresh).watching(watch_log)
+    order = ordered(fresh).watching(watch_log).on(node)
     if replace and following.changed(order):
-        order, fresh = ordered(True).watching(watch_log), True
+        order, fresh = ordered(True).watching(watch_log).on(node), True
     chosen = orders.read_limits(limits, hardened=order.hardened, max_restarts=max_restarts)
     if check:
-        printing.line(
-            f"can be supervised: {order.trainee.argv[0]} trains {order.job.checkout} into {order.run.output_dir}"
-        )
+        printing.line(_can_be(order))
         end(GOOD)
+    notes += filter(None, [_alone(order)])
+    if debug_distributed:
+        notes.append(_debugged(order.run, follow=follow))
     if follow:
         end(_follow(order.run, telling.without_urls(orders.without(sys.argv[1:], "--follow")), notes))
-    outcome = _to_its_end(order, chosen, fresh, notes, telling.postbox(order, told, notify_on, notes), dry_run)
-    if outcome.left:
-        printing.line(_detached(order.run))
-        end(GOOD)
-    printing.line(outcome.reason)
-    end(GOOD if outcome.finished else BAD)
+    postbox = telling.postbox(order, told, notify_on, notes)
+    outcome = _to_its_end(order, chosen, fresh, notes, postbox, dry_run, debug_distributed)
+    printing.line(_detached(order.run) if outcome.left else outcome.reason)
+    end(GOOD if outcome.finished or outcome.left else BAD)
 
 
 def _to_its_end(
-    order: Order, chosen: Chosen, fresh: bool, notes: list[str], postbox: Postbox | None, dry_run: bool
+    order: Order, chosen: Chosen, fresh: bool, notes: list[str], postbox: Postbox | None, dry_run: bool, debug: bool
 ) -> Outcome:
     """Supervise here; what tells people is given time for its last message."""
     from fluxguard.supervisor import foreground
     from fluxguard.supervisor import order as orders
 
-    again = telling.without_urls(orders.without(sys.argv[1:], "--fresh", "--replace"))
+    again = telling.without_urls(orders.without(sys.argv[1:], "--fresh", "--replace", "--debug-distributed"))
     again = orders.without_values(again, "--watch-log")  # the run has a copy of its own
     with postbox or contextlib.nullcontext():
         tell = _Teller(notes).tell
         outcome = foreground.supervise(
-            order, chosen, fresh=fresh, tell=tell, again=again, postbox=postbox, dry_run=dry_run
+            order, chosen, fresh=fresh, tell=tell, again=again, postbox=postbox, dry_run=dry_run, debug=debug
         )
         if postbox is not None and not outcome.left:
             postbox.close()
     return outcome
 
 
+def _alone(order: Order) -> str:
+    from fluxguard.supervisor import debugging
+
+    return debugging.alone(order.trainee.ranks)
+
+
+def _debugged(run: RunDir, *, follow: bool) -> str:
+    """Return what --debug-distributed does; of a run that is supervised already it is asked here, and nothing else."""
+    from fluxguard.supervisor import debugging
+    from fluxguard.supervisor.ownership import owner
+
+    if owner(run) is not None:
+        debugging.ask(run)
+        if not follow:
+            where = shlex.quote(str(run.output_dir))
+            printing.line(f"{debugging.NEXT}. To have it now: fluxguard stop {where}, and then this command again")
+            end(GOOD)
+    return debugging.NEXT
+
+
+def _can_be(order: Order) -> str:
+    where = f"{order.run.output_dir}{f' on {order.run.node}' if order.run.node else ''}"
+    return f"can be supervised: {order.trainee.argv[0]} trains {order.job.checkout} into {where}"
+
+
 def _detached(run: RunDir) -> str:
-    return f"detached; the run goes on. To stop it: fluxguard stop {shlex.quote(str(run.output_dir))}"
+    where = f"{shlex.quote(str(run.output_dir))}{f' --node {run.node}' if run.node else ''}"
+    return f"detached; the run goes on. To stop it: fluxguard stop {where}"
 
 
 def _follow(run: RunDir, arguments: list[str], notes: Sequence[str]) -> int:
@@ -159,8 +187,19 @@ class _Teller:
 
 
 @app.command()
-def stop(output_dir: OutputDir) -> None:
-    """Stop a run; it can be resumed by `fluxguard supervise`."""
+def stop(output_dir: OutputDir, node: options.OneNode = None) -> None:
+    """Stop a run, on all machines that share the folder; it can be resumed by `fluxguard supervise`."""
     from fluxguard.supervisor import stopping
 
-    printing.line(stopping.stop(RunDir(output_dir), SystemClock()))
+    runs = options.runs(output_dir, node)
+    failed: FluxguardError | None = None
+    for run, said in stopping.stop_all(runs, SystemClock()):
+        if isinstance(said, str):
+            printing.line(f"{run.node}: {said}" if run.node else said)
+        elif len(runs) == 1:
+            raise said
+        else:
+            failed = said
+            printing.error(f"{run.node}: {said}")
+    if failed is not None:
+        end(BAD)

@@ -10,8 +10,9 @@ from typer.core import TyperGroup
 from fluxguard.cli import printing
 
 PANELS = {
-    "Train": ("supervise", "stop", "resume-all"),
+    "Train": ("supervise", "stop", "resume-all", "nodes"),
     "Look at a run": ("status", "watch", "states", "incident", "limits", "explain", "report"),
+    "Check several ranks": ("doctor",),
     "Harden a trainer": ("apply-patches", "scan"),
     "Try": ("demo", "app", "notify-test"),
 }

@@ -88,7 +88,7 @@ class Runs:
     def _one(self, run: RunDir) -> Snapshot | None:
         from fluxguard.supervisor.showing import snapshot
 
-        known = self._points.setdefault(run.output_dir, snapshot.Points(run))
+        known = self._points.setdefault(run.root, snapshot.Points(run))
         return snapshot.read(run, self._clock, known)
 
     def drawn(self, seen: Sequence[Snapshot], lines: int | None = None) -> Any:

@@ -10,6 +10,7 @@ from accelerate import Accelerator
 from library import flux_models, flux_train_utils, flux_utils, strategy_base, strategy_flux, train_util
 from library.deeds import met
 from library.faults import sleep_if_asked
+from library.network_trainer import prepared_frozen
 from library.utils import clean_memory_on_device
 
 logger = logging.getLogger(__name__)
@@ -189,7 +190,7 @@ class FluxNetworkTrainer(train_network.NetworkTrainer):
             return super().prepare_unet_with_accelerator(args, accelerator, unet)
 
         flux: flux_models.Flux = unet
-        flux = accelerator.prepare(flux, device_placement=[not self.is_swapping_blocks])
+        flux = prepared_frozen(accelerator, flux, device_placement=[not self.is_swapping_blocks])
         accelerator.unwrap_model(flux).move_to_device_except_swap_blocks(accelerator.device)
         accelerator.unwrap_model(flux).prepare_block_swap_before_forward()
         return flux

@@ -6,16 +6,17 @@ import contextlib
 import functools
 import itertools
 import math
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from fluxguard import limits
 from fluxguard.errors import RanksMissing
 from fluxguard.guard import deadlines, peers, pulse
+from fluxguard.guard.collectives import noted
 from fluxguard.guard.ending import Verdict, end_process
 from fluxguard.guard.watcher import Wait, awake, lost, watcher
-from fluxguard.limits import WaitLimits
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,10 +42,17 @@ def barrier(accelerator: _Waiter | None = None) -> None:
     """
     group = peers.ranks()
     limit = None if group is None else _limit(group)
-    if group is not None and limit is not None:
-        _meet(group, limit)
-    with _bounded(_WHAT, limit):  # everyone is here, so this ends at once; it keeps what the caller asked for
-        _own(accelerator)
+    with contextlib.nullcontext() if group is None else noted(_WHAT, _place()):
+        if group is not None and limit is not None:
+            _meet(group, limit)
+        with _bounded(_WHAT, limit):  # everyone is here, so this ends at once; it keeps what the caller asked for
+            _own(accelerator)
+
+
+def _place() -> str:
+    """Return the line that has called `barrier`."""
+    frame = sys._getframe(2)
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def collective(function: F) -> F:
@@ -62,7 +70,8 @@ def collective(function: F) -> F:
         if group is None:
             return function(*args, **kwargs)
         name = getattr(function, "__name__", "collective")
-        with _Collective(f"{name} on rank {group.rank} of {group.world}", _limit(group), group):
+        what = f"{name} on rank {group.rank} of {group.world}"
+        with noted("collective", name), _Collective(what, _limit(group), group):
             return function(*args, **kwargs)
 
     return bounded  # type: ignore[return-value]
@@ -76,7 +85,7 @@ class _Collective:
         self._others = [rank for rank in range(group.world) if rank != group.rank]
         self._wait: Wait | None = None
         if limit is not None and pulse.begun():
-            self._signs = _signs(group, limit, awake())
+            self._signs = peers.signs(limit, group.timeout(), awake())
             now = time.monotonic()
             self._wait = Wait(what, limit, now, self._due, True)
             self._look = Wait(what, limit / _LOOKS, now, self._looks, False)
@@ -116,15 +125,8 @@ def _own(accelerator: _Waiter | None) -> None:
 
 
 def _limit(group: peers.Ranks) -> float | None:
-    seconds = peers.patience(limits.current().wait.barrier, group.longer_timeout())
+    seconds = peers.limit_of(group.longer_timeout())
     return None if seconds == math.inf else seconds
-
-
-def _signs(group: peers.Ranks, limit: float, since: float) -> peers.Signs:
-    # Only a person chooses less than the default, and gets it everywhere; more may have been learned.
-    chosen, default = limits.current().wait.barrier or math.inf, WaitLimits().barrier or math.inf
-    unseen = limit if chosen < default else peers.unseen_patience(limit, group.timeout())
-    return peers.Signs(peers.sign_of, peers.allowing(limit, unseen), since)
 
 
 @contextlib.contextmanager
@@ -171,7 +173,7 @@ class _Waiting:
         self._behind = behind
         now = awake()
         self._look_at = now + limit / _LOOKS
-        self._signs = _signs(group, limit, now)
+        self._signs = peers.signs(limit, group.timeout(), now)
 
     def until_complete(self) -> tuple[int, ...]:
         """Return once all are here (nobody is missing) or it makes no sense to wait longer (these are)."""

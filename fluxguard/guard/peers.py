@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fluxguard import heartbeat, limits
 from fluxguard.guard import pulse
+from fluxguard.limits import WaitLimits
 
 _PREFIX = "fluxguard"
 _STEPS = ("", "first step", "step")  # in these every rank does the same, so none may be far behind
@@ -183,6 +184,33 @@ def ranks() -> Ranks | None:
 def patience(limit: float | None, longer: float) -> float:
     """Return how long one rank waits for others; infinite for None."""
     return math.inf if limit is None else max(limit, longer)
+
+
+def limit_of(longer: float) -> float:
+    """Return how long a rank may keep the others waiting; infinite where nobody limits it.
+
+    `longer` is what the user has allowed collectives, when that is more than torch's own.
+    """
+    return patience(limits.current().wait.barrier, longer)
+
+
+def signs(
+    limit: float,
+    timeout: float,
+    since: float,
+    look: Callable[[int], Sign | None] = sign_of,
+    *,
+    exact: bool = False,
+) -> Signs:
+    """Return the signs of life of the others, by which a wait that began at `since` is patient.
+
+    `timeout` is that of the group; `exact` says that somebody has asked for this very limit, so that what cannot be
+    seen gets no more.
+    """
+    # Only a person chooses less than the default, and gets it everywhere; more may have been learned.
+    chosen, default = limits.current().wait.barrier or math.inf, WaitLimits().barrier or math.inf
+    unseen = limit if exact or chosen < default else unseen_patience(limit, timeout)
+    return Signs(look, allowing(limit, unseen), since)
 
 
 def unseen_patience(limit: float, timeout: float) -> float:

@@ -20,6 +20,7 @@ from typing import TypeVar
 from fluxguard import heartbeat
 from fluxguard.heartbeat import Heart
 from fluxguard.rundir import ATTEMPT_VARIABLE, RUN_VARIABLE, RunDir
+from fluxguard.rundir import end_request as end_request_in
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ class _Trainer:
         self.begun = False
         self.heart: Heart | None = None
         self.stacks: int | None = None
+        self.end_request: Path | None = None
 
 
 _trainer = _Trainer()
@@ -69,9 +71,25 @@ def train_begins() -> None:
         return
     # A folder that is gone or full must not keep a training from starting.
     with contextlib.suppress(OSError, ValueError):
-        _trainer.heart = Heart(heartbeat.path_for(run.beats(), rank()), rank=rank(), attempt=_attempt_bytes())
+        folder = run.beats()
+        _trainer.heart = Heart(heartbeat.path_for(folder, rank()), rank=rank(), attempt=_attempt_bytes())
+        _trainer.end_request = end_request_in(folder, rank())
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         _let_stacks_be_read(run)
+
+
+def listen(folder: str | os.PathLike[str], number: int) -> None:
+    """Open the heartbeat of rank `number` in a folder that ranks without a supervisor share. Never raises."""
+    if _trainer.begun and _trainer.heart is None:
+        with contextlib.suppress(OSError, ValueError):
+            _trainer.heart = Heart(heartbeat.path_for(folder, number), rank=number)
+
+
+def fall_silent() -> None:
+    """Close the heartbeat that `listen` has opened."""
+    if _trainer.heart is not None:
+        _trainer.heart.mute()
+        _trainer.heart = None
 
 
 def begun() -> bool:
@@ -84,6 +102,11 @@ def heart() -> Heart | None:
     return _trainer.heart
 
 
+def end_request() -> Path | None:
+    """Return the file by which the supervisor asks this process to end itself, or None when it cannot ask."""
+    return _trainer.end_request
+
+
 def stacks_fd() -> int:
     """Return where stacks are written: the file of the supervised run, else standard error."""
     return 2 if _trainer.stacks is None else _trainer.stacks
@@ -92,7 +115,7 @@ def stacks_fd() -> int:
 def run_dir() -> RunDir | None:
     """Return the run this process belongs to, or None without a supervisor."""
     folder = os.environ.get(RUN_VARIABLE)
-    return RunDir(Path(folder).parent) if folder else None
+    return RunDir.of_root(folder) if folder else None
 
 
 def rank() -> int:
@@ -248,6 +271,7 @@ def _attempt_bytes() -> bytes:
 def _forget() -> None:
     """In a forked child: it is no trainer, and its copy of the heart would lie about the parent."""
     _trainer.begun = False
+    _trainer.end_request = None
     if _trainer.heart is not None:
         _trainer.heart.mute()
         _trainer.heart = None

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from fluxguard.clock import Clock, SystemClock
-from fluxguard.guard import ending, pulse
+from fluxguard.guard import asked, ending, pulse
 
 logger = logging.getLogger(__name__)
 
@@ -161,6 +161,7 @@ class Watcher:
             self._thread = None
 
     def _tick(self) -> None:
+        asked.look()
         now = self._clock.monotonic()
         for wait in self._waits.tick(now):
             try:

@@ -4,84 +4,61 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from fluxguard.patching.scan_names import Names, last
+from fluxguard.patching import scan_kinds as kinds
+from fluxguard.patching.scan_kinds import Kind
+from fluxguard.patching.scan_names import Names, last, word
 
 OURS = "fluxguard."
 NAMES_ONLY = frozenset({"during", "phase", "progress", "step", "train_begins"})
 """Calls of ours that tell where a training is and bound nothing."""
+NOTES_ONLY = frozenset(f"fluxguard.distributed.{name}" for name in ("collective", "on_main", "together"))
+"""Regions of ours in which something is noted or kept to one rank; what is called in them is not bounded."""
 
-
-@dataclass(frozen=True)
-class Kind:
-    """One way to wait."""
-
-    name: str
-    why: str
-    """What it waits for, or how it hangs."""
-    severity: str
-    """`critical`, `high`, `medium` or `low`."""
-    across: bool = False
-    """Whether every rank has to come."""
-    reads: bool = False
-    """Whether a guard of file reads bounds it."""
-
-
-_RANKS = "until every rank has come; one that died or went another way leaves the others here"
-FUTURE = Kind("future", "a thread or process that may never finish", "high")
-EXECUTOR = Kind("executor", "all its tasks at the end; a stuck one blocks this and the interpreter's exit", "high")
-LOADER = Kind("loader", "a batch from worker processes; torch's default is to wait for ever", "high")
-IN_PROCESS = Kind("loader", "the reads of its dataset, made here without workers and unbounded", "low")
-READ = Kind("cache read", "a file; a dead mount never answers, a torn file ends the run unnamed", "medium", reads=True)
-WRITE = Kind("cache write", "nothing, but it writes in place: a kill leaves a torn file", "medium", reads=True)
-BARRIER = Kind("barrier", _RANKS, "high", across=True)
-COLLECTIVE = Kind("collective", _RANKS, "high", across=True)
-SAVE = Kind("state", "a disk, and with DeepSpeed or FSDP every rank; it writes in place", "medium", across=True)
-LOAD = Kind("state", "a disk, and with DeepSpeed or FSDP every rank", "medium", across=True)
-QUEUE = Kind("queue", "an item that may never be put", "medium")
-JOIN = Kind("join", "a thread, process or queue that may never end", "medium")
-WAIT = Kind("wait", "an event or process that may never come or end", "medium")
-PROCESS = Kind("process", "a program that may never end", "low")
-NETWORK = Kind("network", "a server that may never answer", "medium")
-
-_OPERATIONS = frozenset(
+_ACROSS = frozenset(
     (
-        *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all", "all_to_all_single"),
-        *("broadcast", "broadcast_object_list", "gather", "gather_object", "recv", "reduce", "reduce_scatter"),
-        *("reduce_scatter_tensor", "scatter", "scatter_object_list", "send"),
+        *("all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "broadcast"),
+        *("gather", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter"),
     )
 )
+_OBJECTS = frozenset({"all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"})
+_BARRIERS = frozenset({"barrier", "monitored_barrier"})
+_MESSAGES = frozenset({"recv", "recv_object_list", "send", "send_object_list"})
 _DISTRIBUTED = ("torch.distributed", "dist", "torch.distributed.distributed_c10d", "deepspeed.comm")
+_CHECKPOINT = "torch.distributed.checkpoint"
 _OF_ACCELERATOR = frozenset({"gather", "gather_for_metrics", "pad_across_processes", "reduce"})
-_OF_ACCELERATE = frozenset({"broadcast", "broadcast_object_list", "gather", "gather_object", "reduce"})
+_OF_ACCELERATE = frozenset({"broadcast", "gather", "reduce"})
+_OF_TORCHEVAL = frozenset({"get_synced_metric", "sync_and_compute", "sync_and_compute_collection"})
+_WRAPPERS = frozenset({"DistributedDataParallel", "FullyShardedDataParallel"})
+_ALL_OF_OURS = frozenset(
+    (
+        *("barrier", "compute", "decide", "load_or_init", "load_state", "mean", "newest_state", "on_main"),
+        *("preflight", "save_state", "setup", "teardown", "together", "wrap"),
+    )
+)
 _REQUESTS = frozenset({"delete", "get", "head", "patch", "post", "put", "request"})
 _RUNS = frozenset({"call", "check_call", "check_output", "run"})
 _URLS = frozenset({"urlopen", "urlretrieve"})
 _SAVES = frozenset({"save", "savez", "savez_compressed"})
 
 _EMPTY = ("()", "(None", "(timeout=None", "(\n")
-CANDIDATES = (
+_WORDS = (
     *(f".{name}{call}" for name in ("get", "join", "wait") for call in _EMPTY),
+    *(".compute(", ".sync("),
     *(".get(True", ".get(block", ".gather", ".reduce(", ".pad_across_processes", ".wait_for_everyone", ".barrier"),
     *(".result", ".shutdown", ".communicate", "main_process_first", ".save_state", ".load_state", "fluxguard."),
     *("np.load", "numpy.load", "np.save", "numpy.save", "requests.", "subprocess.", ".urlopen", ".urlretrieve"),
-    *("DataLoader", "as_completed", "ThreadPoolExecutor", "ProcessPoolExecutor"),
-    *(f".{name}" for name in sorted(_OPERATIONS - {"gather", "reduce", "gather_object"})),
+    *("DataLoader", "as_completed", "ThreadPoolExecutor", "ProcessPoolExecutor", ".monitored_barrier"),
+    *("init_process_group", "init_distributed", ".new_group", "Accelerator(", "DistributedDataParallel", "DDP("),
+    *("DistributedSampler", "torch.load", "set_device", "accelerator.prepare", ".get_state_dict", "_object_list"),
+    *(f".{name}" for name in sorted(_ACROSS - {"reduce"}) + sorted(_MESSAGES)),
 )
-"""What a text with a wait holds one of; most lines and many files hold none and are not looked at more closely."""
+CANDIDATES = tuple(word for word in _WORDS if not any(other != word and other in word for other in _WORDS))
+"""What a text with a finding holds one of; most lines and many files hold none and are not looked at more closely."""
 
 _KNOWN_PREFIXES = (
-    *(
-        "torch.utils.data.",
-        "torch.distributed.",
-        "deepspeed.comm",
-        "accelerate.utils.",
-        "requests.",
-        "subprocess.",
-        "numpy.",
-        "urllib.",
-    ),
+    *("torch.utils.data.", "torch.distributed.", "torch.nn.parallel", "deepspeed.comm", "accelerate.utils."),
+    *("requests.", "subprocess.", "numpy.", "urllib.", "torcheval.metrics.toolkit", "fluxguard.distributed"),
     "concurrent.futures.as_completed",
 )
 
@@ -89,11 +66,6 @@ _KNOWN_PREFIXES = (
 def may_hide(name: str) -> bool:
     """Whether an imported name belongs to a library whose waits are known, so that its alias is looked for too."""
     return name.startswith(_KNOWN_PREFIXES)
-
-
-def word(call: ast.Call, name: str) -> ast.expr | None:
-    """Return the value of a keyword, or None."""
-    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
 
 
 def bounded(call: ast.Call) -> bool:
@@ -109,14 +81,20 @@ def bare(call: ast.Call) -> bool:
 
 
 def kind_of(call: ast.Call, names: Names) -> Kind | None:
-    """Return how a call waits without a limit of its own, or None."""
-    if bounded(call) and last(call.func) != "DataLoader":
-        return None
+    """Return how a call waits, or None; `bounded` tells whether it has a limit of its own."""
     full = names.full(call.func)
     if full.startswith(OURS):
         return None
     method = _method(call, call.func, names) if isinstance(call.func, ast.Attribute) else None
     return method or _named(call, full, names)
+
+
+def ours(call: ast.Call, names: Names) -> Kind | None:
+    """Return what a call of ours gathers every rank for, or None; it is bounded, but all have to come."""
+    full = names.full(call.func)
+    if full.startswith(f"{OURS}distributed."):
+        return kinds.BARRIER if last(call.func) in _ALL_OF_OURS else None
+    return kinds.BARRIER if full in (f"{OURS}barrier", f"{OURS}collective") else None
 
 
 def _method(call: ast.Call, func: ast.Attribute, names: Names) -> Kind | None:
@@ -135,33 +113,37 @@ def _of(what: str, kind: Kind) -> Callable[[ast.Call, ast.expr, Names], Kind | N
 def _shutdown(call: ast.Call, owner: ast.expr, names: Names) -> Kind | None:
     wait = word(call, "wait") or (call.args[0] if call.args else None)
     waits = not (isinstance(wait, ast.Constant) and wait.value is False)
-    return EXECUTOR if waits and names.is_a("executor", owner) else None
+    return kinds.EXECUTOR if waits and names.is_a("executor", owner) else None
 
 
 def _get(call: ast.Call, owner: ast.expr, names: Names) -> Kind | None:
     block = word(call, "block") or (call.args[0] if call.args else None)
     blocks = block is None or (isinstance(block, ast.Constant) and block.value is True)
-    return QUEUE if len(call.args) < 2 and blocks and names.is_a("queue", owner) else None
+    return kinds.QUEUE if len(call.args) < 2 and blocks and names.is_a("queue", owner) else None
 
 
 def _wait(call: ast.Call, owner: ast.expr, names: Names) -> Kind | None:
     on_the_card = "cuda" in last(owner).lower() or "stream" in last(owner).lower()
-    return WAIT if bare(call) and not on_the_card else None
+    return kinds.WAIT if bare(call) and not on_the_card else None
 
 
 _METHODS: dict[str, Callable[[ast.Call, ast.expr, Names], Kind | None]] = {
-    "result": _bare(FUTURE),
-    "join": _bare(JOIN),
+    "result": _bare(kinds.FUTURE),
+    "join": _bare(kinds.JOIN),
     "wait": _wait,
     "get": _get,
     "shutdown": _shutdown,
-    "communicate": lambda call, owner, names: WAIT if len(call.args) < 2 else None,
-    "wait_for_everyone": lambda call, owner, names: BARRIER,
-    "main_process_first": lambda call, owner, names: BARRIER,
-    "local_main_process_first": lambda call, owner, names: BARRIER,
-    "save_state": _of("accelerator", SAVE),
-    "load_state": _of("accelerator", LOAD),
-    **dict.fromkeys(_OF_ACCELERATOR, _of("accelerator", COLLECTIVE)),
+    "communicate": lambda call, owner, names: kinds.WAIT if len(call.args) < 2 else None,
+    "wait_for_everyone": lambda call, owner, names: kinds.BARRIER,
+    "main_process_first": lambda call, owner, names: kinds.BARRIER,
+    "local_main_process_first": lambda call, owner, names: kinds.BARRIER,
+    "save_state": _of("accelerator", kinds.SAVE),
+    "load_state": _of("accelerator", kinds.LOAD),
+    "get_state_dict": _of("accelerator", kinds.GATHERED),
+    "prepare": _of("accelerator", kinds.WRAPPING),
+    "compute": _of("metric", kinds.METRIC),
+    "sync": _of("metric", kinds.METRIC),
+    **dict.fromkeys(_OF_ACCELERATOR, _of("accelerator", kinds.COLLECTIVE)),
 }
 
 
@@ -169,19 +151,37 @@ def _named(call: ast.Call, full: str, names: Names) -> Kind | None:
     owner, _, name = full.rpartition(".")
     if name == "DataLoader" and (owner in ("", "data") or owner.startswith("torch")):
         return _loader(call)
-    if owner in _DISTRIBUTED:
-        return BARRIER if name == "barrier" else COLLECTIVE if name in _OPERATIONS else None
-    if owner.startswith("accelerate.utils") and name in _OF_ACCELERATE:
-        return COLLECTIVE
+    if owner in _DISTRIBUTED or owner.startswith(("accelerate.utils", "torcheval", _CHECKPOINT)):
+        return _gathers(owner, name)
+    if name in _WRAPPERS and owner.startswith("torch"):
+        return kinds.WRAPPING
     if owner in ("np", "numpy"):
-        return READ if name == "load" else WRITE if name in _SAVES and not _into_memory(call, names) else None
+        return (
+            kinds.READ if name == "load" else kinds.WRITE if name in _SAVES and not _into_memory(call, names) else None
+        )
     if owner == "concurrent.futures" and name == "as_completed":
-        return FUTURE
+        return kinds.FUTURE
     if owner == "requests" and name in _REQUESTS:
-        return NETWORK
+        return kinds.NETWORK
     if owner == "subprocess" and name in _RUNS:
-        return PROCESS
-    return NETWORK if owner == "urllib.request" and name in _URLS else None
+        return kinds.PROCESS
+    return kinds.NETWORK if owner == "urllib.request" and name in _URLS else None
+
+
+def _gathers(owner: str, name: str) -> Kind | None:
+    if owner.startswith("torcheval"):
+        return kinds.COLLECTIVE if name in _OF_TORCHEVAL else None
+    if owner.startswith(_CHECKPOINT):
+        return kinds.SAVE if name in ("save", "async_save") else kinds.LOAD if name == "load" else None
+    if name in _OBJECTS:
+        return kinds.OBJECTS
+    if owner.startswith("accelerate"):
+        return kinds.COLLECTIVE if name in _OF_ACCELERATE else None
+    if name == "new_group":
+        return kinds.BOUNDED_GROUP
+    if name in _BARRIERS:
+        return kinds.BARRIER
+    return kinds.COLLECTIVE if name in _ACROSS else kinds.MESSAGE if name in _MESSAGES else None
 
 
 def _into_memory(call: ast.Call, names: Names) -> bool:
@@ -194,4 +194,4 @@ def _loader(call: ast.Call) -> Kind | None:
         return None
     passed_on = any(keyword.arg is None for keyword in call.keywords)
     without = (workers is None and not passed_on) or (isinstance(workers, ast.Constant) and workers.value == 0)
-    return IN_PROCESS if without else LOADER
+    return kinds.IN_PROCESS if without else kinds.LOADER

@@ -1,4 +1,4 @@
-"""Scanning any training repository: which calls may wait for ever, and which only some ranks come to."""
+"""Scanning any training repository: what may wait for ever, what only some ranks come to, what is set up wrong."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from ast_grep_py import SgRoot
 
 from fluxguard.errors import InputError
 from fluxguard.patching import checkout as checkouts
-from fluxguard.patching import scan_sites
+from fluxguard.patching import scan_examples, scan_setups, scan_sites
 from fluxguard.patching.rules import Edit, load_rules
-from fluxguard.patching.scan_sites import Wait
+from fluxguard.patching.scan_kinds import ON_SOME_RANKS
+from fluxguard.patching.scan_sites import Found
 
 LORA, ALL = "lora", "all"
 PATHS = (LORA, ALL)
@@ -67,12 +68,17 @@ class Scan:
         """Return how many findings there are of each kind."""
         return dict(sorted(Counter(finding.kind for finding in self.findings).items()))
 
+    def examples(self) -> dict[str, str]:
+        """Return what to write instead, as a small diff, for each kind that was found."""
+        return {kind: scan_examples.of(kind).diff() for kind in self.counts()}
+
     def to_mapping(self) -> dict[str, Any]:
         """Return it for JSON."""
         return {
             "folder": str(self.folder),
             "files": self.files,
             "counts": self.counts(),
+            "examples": self.examples(),
             "findings": [finding.to_mapping() for finding in self.findings],
             "skipped": dict(self.skipped),
         }
@@ -99,14 +105,15 @@ def scan(folder: str | os.PathLike[str], *, path: str = ALL) -> Scan:
     chosen = {name: data for name, data in contents.items() if path == ALL or name in on_path}
     found: list[Finding] = []
     skipped: dict[str, str] = {}
+    sets_epoch = any(scan_setups.SETS_EPOCH.encode() in data for data in contents.values())
     guarding = [edit for rule in load_rules() for edit in rule.edits if edit.guarded is not None]
     for name, data in chosen.items():
         try:
-            waits = _waits(data, guarding)
+            there = _found(data, guarding, sets_epoch=sets_epoch)
         except (SyntaxError, ValueError, RecursionError) as error:
             skipped[name] = _reason(error)
         else:
-            found += [_finding(name, wait, name in on_path if known else None) for wait in waits]
+            found += [_finding(name, one, name in on_path if known else None) for one in there]
     found.sort(key=lambda one: (not one.on_path, _ORDER.index(one.severity), one.file, one.line))
     return Scan(folder=root, findings=tuple(found), files=len(chosen), skipped=skipped)
 
@@ -126,11 +133,11 @@ def _is_skipped(folder: Path) -> bool:
     return folder.name == _OURS and (folder / "guard" / "deadlines.py").is_file()
 
 
-def _waits(data: bytes, guarding: list[Edit]) -> list[Wait]:
+def _found(data: bytes, guarding: list[Edit], *, sets_epoch: bool) -> list[Found]:
     text, _, _ = checkouts.decode(data)
-    if not scan_sites.may_wait(text):
+    if not scan_sites.may_hold(text):
         return []
-    return scan_sites.waits(text, _guarded_lines(text, guarding))
+    return scan_sites.find(text, _guarded_lines(text, guarding), sets_epoch=sets_epoch)
 
 
 def _guarded_lines(text: str, guarding: list[Edit]) -> set[int]:
@@ -143,23 +150,26 @@ def _guarded_lines(text: str, guarding: list[Edit]) -> set[int]:
     return {node.range().start.line + 1 for node in nodes}
 
 
-def _finding(name: str, wait: Wait, on_path: bool | None) -> Finding:
-    why, severity = wait.kind.why, wait.kind.severity
-    if wait.condition:
-        why = f"only some ranks come here ({wait.condition}); "
-        if wait.kind.name == "state":
+def _finding(name: str, found: Found, on_path: bool | None) -> Finding:
+    why, severity = found.kind.why, found.kind.severity
+    if found.condition:
+        why = f"only some ranks come here ({found.condition}); "
+        why += f"{found.through}; " if found.through else ""
+        if found.kind.name == "state":
             why += "with DeepSpeed or FSDP every rank has to, or this one waits for ever"
+        elif found.kind.name == "break":
+            why, severity = why + "the others wait for this one in their next step, for ever", RANK_SEVERITY
         else:
             why, severity = why + "the one waits here and the others elsewhere, for ever", RANK_SEVERITY
     return Finding(
         file=name,
-        line=wait.line,
-        kind=f"{wait.kind.name} on some ranks" if wait.condition else wait.kind.name,
+        line=found.line,
+        kind=f"{found.kind.name}{ON_SOME_RANKS}" if found.condition else found.kind.name,
         severity=severity,
         why=why,
-        function=wait.function,
-        code=wait.code,
-        condition=wait.condition,
+        function=found.function,
+        code=found.code,
+        condition=found.condition,
         on_path=on_path,
     )
 

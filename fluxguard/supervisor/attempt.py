@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -75,14 +76,28 @@ class Attempt:
         return max(shown.bar, self.start_step) if hardened else self.start_step + shown.bar
 
     def beats(self, run: RunDir) -> list[Beat]:
-        """Return the last heartbeat of each of its ranks on this machine, by rank; readable after its death, too."""
+        """Return the last heartbeat of each of its ranks on this machine, by rank; readable after its death, too.
+
+        Where an elastic agent has started the ranks again, those of the newest round.
+        """
         folder = run.beats()
         found = (heartbeat.read(heartbeat.path_for(folder, rank)) for rank in heartbeat.ranks(folder))
-        return [beat for beat in found if beat is not None and beat.attempt == self.mark]
+        mine = [beat for beat in found if beat is not None and beat.attempt == self.mark]
+        return newest_round(mine, time.time() - time.monotonic())
 
     def processes(self) -> list[Identity]:
         """Return every process of it that lives, its keeper left out."""
         return processes.of_attempt(self.uuid, self.keeper)
+
+
+def newest_round(beats: Sequence[Beat], since: float) -> list[Beat]:
+    """Return the beats of the ranks that were started last, together: the others wrote their last one before that.
+
+    `since` is when the monotonic clock was 0, in seconds since the epoch. Pure.
+    """
+    began = max((beat.started for beat in beats), default=0.0)
+    # A clock that was set may make all of them look old.
+    return [beat for beat in beats if beat.at + since >= began] or list(beats)
 
 
 def spawn(
@@ -98,12 +113,14 @@ def spawn(
     state: Path | None,
     kills_before: int,
     notes: Sequence[str] = (),
+    by_itself: bool = False,
     weights_before: Sequence[int] | None = None,
     states_before: Mapping[str, str] | None = None,
 ) -> Attempt:
     """Start an attempt under a keeper; the ledger knows of it before it exists. Raises OSError.
 
     `shown_argv` is what may be written down; `argv` reaches the keeper in a file that is removed once it was read.
+    `by_itself` says that the trainer goes on from a state that only it knows.
     """
     mark = str(uuid.uuid4())
     log_from = run.log.stat().st_size if run.log.exists() else 0
@@ -117,6 +134,7 @@ def spawn(
         log_from=log_from,
         kills_before=kills_before,
         notes=list(notes),
+        by_itself=by_itself,
         weights_before=None if weights_before is None else list(weights_before),
         states_before=states_before,
     )
@@ -125,13 +143,10 @@ def spawn(
         for stale in (*run.all_last_words(), run.stacks(0)):
             stale.unlink(missing_ok=True)
         write_json(run.spawn(mark), _spawn_values(run, mark, argv, cwd))
-        pid = processes.detached(
-            [sys.executable, "-I", "-S", str(_KEEPER), str(run.spawn(mark))], env=marked, cwd=run.root
-        )
+        keeping = [sys.executable, "-I", "-S", str(_KEEPER), str(run.spawn(mark))]
+        pid = processes.detached(keeping, env=marked, cwd=run.root)
     except OSError:
-        with contextlib.suppress(OSError):
-            run.spawn(mark).unlink(missing_ok=True)
-        ledger.add("ended", attempt=mark, code=None, signal=None, step=start_step)
+        _did_not_start(run, ledger, mark, start_step)
         raise
     keeper = Identity.of(pid)
     ledger.add("spawned", attempt=mark, keeper=keeper.to_mapping() if keeper else {})
@@ -145,6 +160,12 @@ def spawn(
         kills_before=kills_before,
         weights_before=weights_before,
     )
+
+
+def _did_not_start(run: RunDir, ledger: Ledger, mark: str, step: int) -> None:
+    with contextlib.suppress(OSError):
+        run.spawn(mark).unlink(missing_ok=True)
+    ledger.add("ended", attempt=mark, code=None, signal=None, step=step)
 
 
 def _spawn_values(run: RunDir, mark: str, argv: Sequence[str], cwd: Path) -> dict[str, object]:

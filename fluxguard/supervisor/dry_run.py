@@ -16,6 +16,7 @@ from fluxguard.supervisor.checkpoints.states import Sealed
 from fluxguard.supervisor.incidents import evidence
 from fluxguard.supervisor.policy import Decision
 from fluxguard.supervisor.restart import Restart
+from fluxguard.supervisor.rounds import Hung
 from fluxguard.supervisor.sensing.processes import Ending
 from fluxguard.supervisor.sensing.sensors import Sensors
 from fluxguard.supervisor.setback import Gathered
@@ -67,7 +68,10 @@ class DryRun(Supervision):
         self.ledger.add("stopped", reason=words, applied_steps=start.step)
         return Outcome(False, words)
 
-    def _gathered(self, attempt: Attempt, watched: Watched, sensors: Sensors) -> Gathered:
+    def _end_round(self, attempt: Attempt, watched: Watched, sensors: Sensors, only: Hung) -> Attempt | Outcome:
+        return self._set_back(attempt, watched, sensors, None)
+
+    def _gathered(self, attempt: Attempt, watched: Watched, sensors: Sensors, only: Hung | None = None) -> Gathered:
         """Collect what can be seen without touching a process: reading the stacks would stop it for a moment."""
         assert watched.symptom is not None
         symptom, history, secrets = watched.symptom, watched.history, self.trainee.secrets

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from fluxguard.supervisor.checkpoints import weights
 from fluxguard.supervisor.checkpoints.states import Plan
 from fluxguard.supervisor.trainee import Trainee
 
+ELSEWHERE = "finished (exit code 0; rank 0, which saves the final weights, trained on another machine)"
 UNNAMED = "finished (exit code 0; no weights were named that could be verified)"
 
 
@@ -29,10 +30,17 @@ class Finish:
     """Their bytes."""
 
 
-def judge(trainee: Trainee, plan: Plan, attempt: Attempt, applied: int) -> Finish | Diagnosis:
-    """Return the finish of an attempt that ended by itself after `applied` true steps, or why it is none."""
+def judge(
+    trainee: Trainee, plan: Plan, attempt: Attempt, applied: int, *, elsewhere: bool = False
+) -> Finish | Diagnosis:
+    """Return the finish of an attempt that ended by itself after `applied` true steps, or why it is none.
+
+    `elsewhere` says that another machine saves the final weights.
+    """
     if trainee.weights is None:
         return Finish(reason=UNNAMED, weights="", size=None)
+    if elsewhere:
+        return Finish(reason=ELSEWHERE, weights="", size=None)
     found = weights.verify(trainee.weights, newer_than=_newer_than(attempt, trainee.weights))
     if not found.verified:
         return named(UNVERIFIED if found.finite else NOT_NUMBERS, found.reason)
@@ -42,6 +50,16 @@ def judge(trainee: Trainee, plan: Plan, attempt: Attempt, applied: int) -> Finis
     if plan.planned_steps and applied != plan.planned_steps:
         return named("wrong number of steps", f"{applied} of {plan.planned_steps}")
     return Finish(reason=f"finished and verified: {applied} steps, {found.reason}", weights=path, size=size)
+
+
+def saved_elsewhere(trainee: Trainee, ranks: Sequence[int]) -> bool:
+    """Whether another of several machines saves the final weights: rank 0 does, and is none of `ranks`.
+
+    Without a heartbeat nobody knows; then weights that do not lie here were not saved here.
+    """
+    if not trainee.several or 0 in ranks:
+        return False
+    return bool(ranks) or not (trainee.weights is None or trainee.weights.exists())
 
 
 def better(known: Diagnosis | None, told: Callable[[], Diagnosis]) -> Diagnosis:

@@ -15,7 +15,7 @@ from typing import Any
 from fluxguard.clock import SystemClock
 from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir
-from fluxguard.supervisor import admission, beats, settling
+from fluxguard.supervisor import admission, beats, debugging, settling
 from fluxguard.supervisor import ledger as ledgers
 from fluxguard.supervisor.dry_run import DryRun
 from fluxguard.supervisor.learning import Chosen
@@ -52,10 +52,12 @@ def supervise(
     again: Sequence[str],
     postbox: Postbox | None = None,
     dry_run: bool = False,
+    debug: bool = False,
 ) -> Outcome:
     """Own the run and supervise it to its end, or until Ctrl-C, a closed terminal or SIGTERM.
 
     Then the run goes on: after the first two a detached supervisor takes over, started with the arguments `again`.
+    With `debug` the next attempt debugs its collectives.
     Raises RunOwned and InputError.
     """
     try:
@@ -73,12 +75,15 @@ def supervise(
             _log.warning("%s", note)
         if done := settling.settle_job(order, chosen, fresh=fresh, arguments=again):
             return Outcome(True, f"nothing to do: {done}")
+        if debug:
+            debugging.ask(order.run)
         ledger = Ledger(order.run.ledger, SystemClock(), (tell, *([postbox.tell] if postbox else ())))
         ledger.add(
             "job",
             hardened=order.hardened,
             weights=str(order.trainee.weights or ""),
             foreign=order.trainee.foreign,
+            goes_on=order.trainee.goes_on,
             command=settling.digest(order),
             accumulation=order.trainee.accumulation,
             notifies=postbox is not None,

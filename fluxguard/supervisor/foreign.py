@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fluxguard.errors import InputError
-from fluxguard.launch import command, interpreter, job, masking
+from fluxguard.launch import command, interpreter, job, masking, ranks
 from fluxguard.launch.command import Refusal
 from fluxguard.launch.trainer import COMMAND, Trainer, base, is_python
 from fluxguard.rundir import RunDir
@@ -20,6 +20,7 @@ from fluxguard.supervisor.order import Order
 from fluxguard.supervisor.trainee import Trainee
 
 NOTE = "fluxguard does not know this trainer: nothing is hardened, and another attempt starts from the beginning"
+ROUNDS = "its agent starts ranks again that fail: ranks that hang are ended one round at a time, and their agent is not"
 NOTHING_NAMED = "no --weights are named: that it is finished is known by its exit code alone"
 _LAUNCHERS = ("accelerate", "accelerate-launch", "torchrun")
 
@@ -43,6 +44,8 @@ def order(
     if python is not None or is_python(argv[0]) or base(argv[0]) in _LAUNCHERS:
         chosen = interpreter.choose(cwd, python, None, path, prefix, interpreter.active(os.environ, prefix))
     env = interpreter.environment(os.environ, exports, prefix, {}, chosen)
+    found = ranks.read(argv, env)
+    env = {**ranks.environment(found), **env}
     run = _runnable(tuple(argv), cwd, chosen, env)
     made = job.Job(
         argv=tuple(argv),
@@ -65,6 +68,7 @@ def order(
         hardened=False,
         accumulation=1,
         own_cadence=False,
+        ranks=found,
         foreign=True,
     )
     return Order(job=made, trainee=trainee, run=RunDir(folder), trained_in=cwd, hardened=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +14,11 @@ from tomlkit.exceptions import TOMLKitError
 
 from fluxguard import limits as limits_file
 from fluxguard.errors import InputError
-from fluxguard.launch import command, dataset, interpreter, job, masking, remedies, trainsh
+from fluxguard.launch import command, dataset, interpreter, job, masking, ranks, remedies, trainsh
 from fluxguard.launch.flags import Flags, final_weights
 from fluxguard.launch.trainer import Trainer, find, script_index
 from fluxguard.limits import Limits
-from fluxguard.rundir import RunDir, read_json
+from fluxguard.rundir import RunDir, is_node, read_json
 from fluxguard.supervisor import learning
 from fluxguard.supervisor.checkpoints.states import Plan
 from fluxguard.supervisor.detecting import patterns
@@ -47,6 +48,20 @@ class Order:
     hardened: bool
     watch_log: Path | None = None
     """A file of log patterns of the user's own, which the run will keep a copy of."""
+
+    def on(self, node: str | None) -> Order:
+        """Return it as one machine of several has it, where it is one: `node` names it, else the host does.
+
+        Raises InputError for a name that cannot be one, and for a trainer whose states only one machine may hold.
+        """
+        if node is None and not (self.trainee.foreign and self.trainee.several):
+            return self
+        if not self.trainee.foreign:
+            raise InputError("--node", "is for a trainer that goes on by itself from a state of all its machines")
+        name = socket.gethostname() if node is None else node
+        if not is_node(name):
+            raise InputError("--node", f"{name!r} can be no name of a machine: letters, digits, dots and dashes")
+        return replace(self, run=self.run.at(name))
 
     def watching(self, path: Path | None) -> Order:
         """Return it with a file of log patterns; None leaves the run those that it has. Raises InputError."""
@@ -95,9 +110,11 @@ def from_command(
     if script_index(words) is None and output_dir is not None:
         from fluxguard.supervisor import foreign
 
+        made = foreign.order(words, output_dir=output_dir, weights=weights, cwd=where, python=python, exports=exports)
         if notes is not None:
-            notes[:] = [foreign.NOTE, *([foreign.NOTHING_NAMED] if weights is None else [])]
-        return foreign.order(words, output_dir=output_dir, weights=weights, cwd=where, python=python, exports=exports)
+            rounds = [foreign.ROUNDS] if made.trainee.elastic else []
+            notes[:] = [foreign.NOTE, *rounds, *([foreign.NOTHING_NAMED] if weights is None else [])]
+        return made
     if weights is not None:
         raise InputError("--weights", "is for a trainer that fluxguard does not know; where this one saves is known")
     return _order(
@@ -246,6 +263,7 @@ def _trainee(trainer: Trainer, flags: Flags, python: Path, env: Mapping[str, str
         own_cadence=not flags.save_state,
         changed=lambda words, remedy: remedies.changed(words, remedy, flags, most_swapped=_most_swapped(trainer)),
         data=_data(trainer, flags),
+        ranks=ranks.read(run, env),
     )
 
 

@@ -57,7 +57,9 @@ def stopped(run: RunDir, ledger: Ledger, plan: Plan, reason: str, *, reached: in
     state = _left(run, ledger, plan) if known else None
     step = state.true_step if state else 0
     again = f", {reached - step} steps will be trained again" if reached > step else ""
-    if not known:
+    if not known and _goes_on(ledger.events):
+        way = "Started again, it goes on from the newest state that the trainer itself finds."
+    elif not known:
         way = "Started again, it begins from the beginning: fluxguard knows no states of this trainer."
     elif refused:
         way = f"The newest state is that of step {step}."
@@ -149,6 +151,12 @@ def foreign(events: Sequence[Event]) -> bool:
     """Return whether the trainer of a run is one that fluxguard does not know."""
     job = newest(events, "job")
     return bool(job and job.values.get("foreign"))
+
+
+def _goes_on(events: Sequence[Event]) -> bool:
+    """Return whether a trainer that fluxguard does not know goes on by itself, as one whose ranks start again must."""
+    job = newest(events, "job")
+    return bool(job and job.values.get("goes_on"))
 
 
 def accumulation(events: Sequence[Event]) -> int:

@@ -28,6 +28,8 @@ class Restart:
     """None from the beginning."""
     notes: tuple[str, ...] = ()
     """Why newer states are not used, in words."""
+    by_itself: bool = False
+    """Whether the trainer goes on from a state that it finds itself; which one is not known."""
 
     @property
     def step(self) -> int:
@@ -50,7 +52,7 @@ def choose(
     the seconds between two states that the run's limits want.
     """
     if trainee.foreign:
-        return Restart(trainee.argv, None)
+        return Restart(trainee.argv, None, by_itself=trainee.goes_on)
     plan = replace(plan, step_seconds=pace.step_seconds(timeline.read(run)), save_every=save_every)
     aside = [*sealed.aside, *sealed.unread]
     refused: Refusal | None = None

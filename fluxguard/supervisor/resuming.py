@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ _LOOK = 1.0
 _NOT_LOOKED_INTO = re.compile(r"\..*|old-\d{8}-\d{6}|.*-state|sample")
 
 FINISHED, STOPPED, SUPERVISED, INTERRUPTED = "finished", "stopped", "supervised", "interrupted"
+ANOTHER = "of another machine"
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Found:
 
     run: RunDir
     kind: str
-    """finished, stopped, supervised or interrupted; only the last is resumed."""
+    """finished, stopped, supervised, interrupted, or of another machine; only what was interrupted is resumed."""
     words: str
 
 
@@ -62,6 +64,8 @@ def runs_in(folder: Path) -> list[RunDir]:
     for root, folders, _ in os.walk(folder):
         if FOLDER in folders and (Path(root) / FOLDER / "ledger.jsonl").exists():
             runs.append(RunDir(root))
+        if FOLDER in folders:
+            runs += RunDir(root).nodes()
         folders[:] = sorted(name for name in folders if not _NOT_LOOKED_INTO.fullmatch(name))
     return runs
 
@@ -70,6 +74,8 @@ def judge(run: RunDir) -> Found:
     """Return how a run is."""
     if (owner := ownership.owner(run)) is not None:
         return Found(run, SUPERVISED, f"supervised by process {owner.pid}")
+    if run.node and (host := str((read_json(run.job) or {}).get("host", ""))) not in ("", socket.gethostname()):
+        return Found(run, ANOTHER, f"trains on {host}: it is taken up again there")
     last = record.conclusion(ledgers.read(run.ledger))
     if last is not None:
         return Found(run, last.kind, str(last.values["reason"]))

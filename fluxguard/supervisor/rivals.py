@@ -59,10 +59,19 @@ def _judge(process: psutil.Process, run: RunDir, known: Collection[str]) -> Riva
     if env.get(RUN_VARIABLE) == str(run.root):
         attempt = env.get(ATTEMPT_VARIABLE, "")
         return Rival(process.pid, by_us=True) if attempt and attempt not in known and _lives(process) else None
+    if run.node and _of_another_node(run, env):
+        return None
     script = trainer.script_index(words)
     if script is None or _supervises(words[:script]) or not _lives(process):
         return None
     return Rival(process.pid, by_us=False) if run.output_dir in _folders(process, words) else None
+
+
+def _of_another_node(run: RunDir, env: Mapping[str, str]) -> bool:
+    """Whether a process trains for another machine of the same run, as where one machine plays several."""
+    said = env.get(RUN_VARIABLE)
+    other = RunDir.of_root(said) if said else None
+    return other is not None and bool(other.node) and other.output_dir == run.output_dir
 
 
 def _supervises(words: Sequence[str]) -> bool:

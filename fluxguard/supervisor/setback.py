@@ -13,21 +13,23 @@ from fluxguard.launch import masking
 from fluxguard.launch.command import Refusal
 from fluxguard.launch.remedies import Change
 from fluxguard.limits import Limits
-from fluxguard.rundir import RunDir
-from fluxguard.supervisor import distrust, finish, noticing, record
+from fluxguard.rundir import AGAIN, RunDir
+from fluxguard.supervisor import distrust, finish, noticing, record, rounds
 from fluxguard.supervisor.attempt import Attempt
 from fluxguard.supervisor.causes.diagnosis import Diagnosis, Evidence, diagnose
 from fluxguard.supervisor.detecting.detectors import Symptom
 from fluxguard.supervisor.detecting.observation import History
 from fluxguard.supervisor.detecting.troubles import troubles
-from fluxguard.supervisor.incidents import evidence, incident, recorder, scrubbing, slices
+from fluxguard.supervisor.incidents import collectives, evidence, incident, recorder, scrubbing, slices
 from fluxguard.supervisor.incidents.bounded import Task
 from fluxguard.supervisor.incidents.incident import Case
 from fluxguard.supervisor.incidents.scene import Scene
 from fluxguard.supervisor.ledger import Ledger
 from fluxguard.supervisor.policy import Decision, Setback, decide, dice
 from fluxguard.supervisor.restart import Restart
-from fluxguard.supervisor.sensing import machine, processes
+from fluxguard.supervisor.rounds import Hung
+from fluxguard.supervisor.sensing import machine, processes, rendezvous
+from fluxguard.supervisor.sensing.rendezvous import Door
 from fluxguard.supervisor.trainee import Trainee
 
 _log = logging.getLogger(__name__)
@@ -65,21 +67,38 @@ def gather(
     lines: list[str],
     clock: Clock,
     limits: Limits,
+    *,
+    only: Hung | None = None,
 ) -> Gathered:
-    """Collect what is to be seen, then end what still lives of the attempt and wait for its GPU memory."""
+    """Collect what is to be seen, then end what still lives of the attempt and wait for its GPU memory.
+
+    `only` is what is to be ended of an attempt that goes on; it is asked first, and nothing is waited for then.
+    """
     at, watch = clock.wall(), limits.watch
     taken = evidence.take(run, attempt, symptom, history, clock, watch)
-    step = attempt.true_step(history.last.beat, history.last.shown, hardened=trainee.hardened)
+    beat = rounds.last_beat(run, attempt, history.last)
+    step = attempt.true_step(beat, history.last.shown, hardened=trainee.hardened)
     seen = masking.everywhere(taken.evidence, trainee.secrets)
     told = tuple(masking.mask(trouble.text, trainee.secrets) for trouble in troubles(history, limits))
     lines = masking.lines(lines, trainee.secrets)
     seen = replace(seen, step=step, lines=lines, troubles=told, foreign=trainee.foreign)
     figures = dict(taken.figures)
-    ending = processes.end(attempt.processes, clock, grace=watch.grace, reap=watch.reap)
-    pids = [pid for pid, _, _ in seen.usage.states] if seen.usage else []
-    machine.wait_for_gpu_memory(pids, clock, longest=watch.memory, ask=watch.evidence)
+    if door := _door(trainee, watch.evidence):
+        figures["rendezvous"] = door.words
+        seen = replace(seen, rendezvous=(door.words,) if door.gone else ())
+    if only is not None and (gone := only.ask(run, _why(symptom), clock)):
+        figures["ended when asked"] = f"rank {', '.join(map(str, gone))} (exit code {AGAIN}, or by their agent)"
+    find = only.find if only is not None else attempt.processes
+    ending = processes.end(find, clock, grace=watch.grace, reap=watch.reap)
+    if only is None:
+        pids = [pid for pid, _, _ in seen.usage.states] if seen.usage else []
+        machine.wait_for_gpu_memory(pids, clock, longest=watch.memory, ask=watch.evidence)
     if ending.left:
         figures["still there"] = f"process {', '.join(map(str, ending.left))} (inside the kernel; no signal ends it)"
+    dumps = tuple(recorder.dumps(trainee.env, attempt.at, recorder.prefix(run)))
+    said, _ = Task("flight recorder", lambda: collectives.told(dumps)).result(_BESIDE if dumps else 0.0)
+    if isinstance(said, tuple):
+        seen = replace(seen, collectives=masking.everywhere(said, trainee.secrets))
     return Gathered(
         attempt=attempt,
         symptom=symptom,
@@ -89,9 +108,22 @@ def gather(
         ending=ending,
         at=at,
         scene=taken.scene,
-        dumps=tuple(recorder.dumps(trainee.env, attempt.at)),
+        dumps=dumps,
         secrets=trainee.secrets,
     )
+
+
+def _why(symptom: Symptom) -> str:
+    return f"{symptom.kind} for {symptom.since:.0f} s in phase '{symptom.phase}'"
+
+
+def _door(trainee: Trainee, seconds: float) -> Door | None:
+    """Return how the address of the rendezvous is, where several machines meet at one; what hangs is no answer."""
+    at = trainee.ranks
+    if at is None or not at.several or not at.host:
+        return None
+    found, why = Task("rendezvous", lambda: rendezvous.look(at.host, at.port, seconds / 2)).result(seconds)
+    return found if isinstance(found, Door) else Door(f"{at.endpoint}: {why}", gone=False)
 
 
 def explain(gathered: Gathered, known: Diagnosis | None) -> Diagnosis:
@@ -158,7 +190,7 @@ def report(
             ending=gathered.ending,
             evidence=gathered.evidence,
             detected_after=detected_after(gathered),
-            start_step=start.step,
+            start_step=None if start.by_itself else start.step,
             figures=gathered.figures,
             notes=start.notes,
             state=start.state.path if start.state else None,

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from fluxguard.errors import InputError
 from fluxguard.launch import job, masking
 from fluxguard.rundir import FOLDER, RunDir, read_json, write_json
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import beats, ledger, record, remembering
+from fluxguard.supervisor import beats, ledger, ownership, record, remembering
 from fluxguard.supervisor.checkpoints import weights
 from fluxguard.supervisor.detecting import patterns
 from fluxguard.supervisor.learning import Chosen
@@ -40,7 +41,11 @@ def settle_job(order: Order, chosen: Chosen, *, fresh: bool, arguments: Sequence
         if done := _finished(order):
             return done
     trained = {"hardened": order.hardened, "trained_in": str(order.trained_in)}
-    started = {"arguments": list(masking.masked(arguments)), "arguments_in": os.getcwd()}
+    started = {
+        "arguments": list(masking.masked(arguments)),
+        "arguments_in": os.getcwd(),
+        "host": socket.gethostname(),
+    }
     write_json(run.job, {**order.job.to_mapping(), **trained, **started, **remembering.to_job(chosen)})
     remembering.tell_guard(run, chosen.grown(remembering.learned(run)))
     if order.watch_log is not None:
@@ -76,20 +81,28 @@ def _finished(order: Order) -> str:
 def start_fresh(run: RunDir) -> Path | None:
     """Move what earlier runs left in the output folder aside; return where it is now. Nothing is deleted.
 
-    For the owner of the run: what says who owns it stays. Raises InputError while a training still goes on there.
+    For the owner of the run: what says who owns it stays, and so does what other machines save now.
+    Raises InputError while a training still goes on there.
     """
     attempt = attempts.last(run, ledger.read(run.ledger))
     if attempt is not None and attempt.processes():
         raise InputError(run.output_dir, "its training still goes on; stop it first (fluxguard stop)", "--fresh")
-    found = [path for pattern in _ASIDE for path in run.output_dir.glob(pattern)]
+    shared = run.node and any(_is_watched(other) for other in run.nodes() if other.node != run.node)
+    found = [] if shared else [path for pattern in _ASIDE for path in run.output_dir.glob(pattern)]
     ours = [path for path in run.root.iterdir() if path not in (run.lock, run.owner)]
     if not run.ledger.exists() and not found:
         return None
     aside = run.output_dir / time.strftime("old-%Y%m%d-%H%M%S")
-    (aside / FOLDER).mkdir(parents=True, mode=0o700)
+    records = aside / run.root.relative_to(run.output_dir)
+    records.mkdir(parents=True)
+    (aside / FOLDER).chmod(0o700)
     for path in found:
         shutil.move(path, aside / path.name)
     for path in ours:
-        shutil.move(path, aside / FOLDER / path.name)
+        shutil.move(path, records / path.name)
     run.create()
     return aside
+
+
+def _is_watched(run: RunDir) -> bool:
+    return ownership.owner(run) is not None or ownership.elsewhere(run) is not None

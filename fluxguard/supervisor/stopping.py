@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
 from fluxguard import limits as limits_file
 from fluxguard.clock import Clock
-from fluxguard.errors import InputError
+from fluxguard.errors import FluxguardError, InputError
 from fluxguard.limits import Limits, WatchLimits
 from fluxguard.rundir import RunDir, write_json
 from fluxguard.supervisor import admission, beats, record
@@ -12,13 +15,15 @@ from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor.checkpoints import states
 from fluxguard.supervisor.detecting.observation import Observation
 from fluxguard.supervisor.ledger import Ledger, newest, read
-from fluxguard.supervisor.ownership import owned, owner
+from fluxguard.supervisor.ownership import elsewhere, owned, owner
 from fluxguard.supervisor.sensing import processes
 from fluxguard.supervisor.sensing.sensors import Sensors
 from fluxguard.supervisor.showing import status
 
 _LOOK = 0.1
 _SAVING = "saving"
+_SEEN_THERE = 60.0
+"""So long a machine may keep believing that a file of a shared folder is not there."""
 
 
 def stop(run: RunDir, clock: Clock) -> str:
@@ -34,10 +39,25 @@ def stop(run: RunDir, clock: Clock) -> str:
     watch = _limits(run).watch
     if owner(run) is not None:
         return _by_its_supervisor(run, clock, watch)
+    if elsewhere(run) is not None:
+        return _by_its_supervisor(run, clock, watch, there=_SEEN_THERE)
     if seen.state == "finished":
         return seen.reason
     with owned(run):
         return _in_its_place(run, clock, watch)
+
+
+def stop_all(runs: Sequence[RunDir], clock: Clock) -> list[tuple[RunDir, str | FluxguardError]]:
+    """Stop runs at the same time, as those of several machines: what `stop` returns or raises, of each."""
+
+    def one(run: RunDir) -> str | FluxguardError:
+        try:
+            return stop(run, clock)
+        except FluxguardError as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=len(runs)) as pool:
+        return list(zip(runs, pool.map(one, runs), strict=True))
 
 
 def _after_the_save(run: RunDir, attempt: attempts.Attempt, seen: Observation, clock: Clock) -> Observation:
@@ -57,16 +77,17 @@ def _limits(run: RunDir) -> Limits:
         return Limits()
 
 
-def _by_its_supervisor(run: RunDir, clock: Clock, watch: WatchLimits) -> str:
+def _by_its_supervisor(run: RunDir, clock: Clock, watch: WatchLimits, there: float = 0.0) -> str:
+    """Ask the supervisor of a run, which takes `there` seconds longer to see that from another machine."""
     before = len(read(run.ledger))
     write_json(run.stop, {"at": clock.wall()})
-    ladder = watch.grace + watch.reap + 2 * watch.evidence + watch.settle
+    ladder = watch.grace + watch.reap + 2 * watch.evidence + watch.settle + there
     deadline = clock.monotonic() + ladder
     while clock.monotonic() < deadline:
         clock.sleep(_LOOK)
         if ended := newest(read(run.ledger)[before:], "stopped", "finished"):
             return str(ended.values["reason"])
-        if owner(run) is None:
+        if owner(run) is None and elsewhere(run) is None:
             with owned(run):
                 return _in_its_place(run, clock, watch)
         if (now := status.read(run)) and now.phase == "saving":

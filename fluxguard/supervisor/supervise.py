@@ -14,16 +14,19 @@ from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor import (
+    debugging,
     distrust,
     finish,
     learning,
     mending,
+    nodes,
     noticing,
     ownership,
     record,
     remembering,
     restart,
     rivals,
+    rounds,
     setback,
     surroundings,
 )
@@ -37,8 +40,10 @@ from fluxguard.supervisor.learning import Chosen, Learned
 from fluxguard.supervisor.ledger import Ledger
 from fluxguard.supervisor.policy import Decision
 from fluxguard.supervisor.restart import Restart
+from fluxguard.supervisor.rounds import Hung, Rounds
 from fluxguard.supervisor.sensing import machine, output, processes
 from fluxguard.supervisor.sensing.sensors import Sensors
+from fluxguard.supervisor.setback import Gathered
 from fluxguard.supervisor.surroundings import Surroundings
 from fluxguard.supervisor.trainee import Trainee
 from fluxguard.supervisor.watch import Watched, watch
@@ -81,6 +86,7 @@ class Supervision:
     _around: Surroundings = field(init=False)
     _lister: Lister = field(init=False)
     _learned: Learned = field(init=False)
+    _rounds: Rounds = field(default_factory=Rounds)
     _bounded_at: float = 0.0
 
     def __post_init__(self) -> None:
@@ -116,7 +122,8 @@ class Supervision:
 
     def _watch(self, attempt: Attempt) -> Attempt | Outcome:
         """Watch an attempt to its end; return what follows it."""
-        sensors = Sensors(self.run, attempt, self.clock)
+        sensors = Sensors(self.run, attempt, self.clock, elastic=self.trainee.elastic)
+        self._rounds = self._rounds.of(attempt.uuid)
         watched = watch(
             lambda sample: sensors.look(sample=sample),
             self.clock,
@@ -139,6 +146,8 @@ class Supervision:
                 return finished
             known = finished if ended.code == 0 else None
         known = surroundings.restarted(self.run, attempt) or known
+        if self.trainee.elastic and (only := rounds.hung(attempt, watched.symptom, watched.history.last.ranks)):
+            return self._end_round(attempt, watched, sensors, only)
         return self._set_back(attempt, watched, sensors, known)
 
     def _without_folder(self, attempt: Attempt, seen: Observation) -> Attempt | Outcome:
@@ -167,6 +176,9 @@ class Supervision:
         record.healed(self.ledger, seen.healed)
         attempts.forget(self.run, attempt.uuid)
         self._around.look(attempt, seen.now, self._true_step(attempt, seen))
+        if self.trainee.elastic and (ranks := self._rounds.seen(seen.ranks)):
+            step = self._true_step(attempt, seen)
+            self.ledger.add("round", attempt=attempt.uuid, number=self._rounds.number, ranks=list(ranks), step=step)
         if not (self.trainee.hardened or self.trainee.foreign):
             others = record.others(self.ledger)
             self._lister.look(self.plan, since=attempt.at, now=self.clock.wall(), others=others)
@@ -192,13 +204,15 @@ class Supervision:
             record.plan(self.ledger, plan, restart.doubt(self.trainee, plan))
 
     def _true_step(self, attempt: Attempt, seen: Observation) -> int:
-        return attempt.true_step(seen.beat, seen.shown, hardened=self.trainee.hardened)
+        beat = rounds.last_beat(self.run, attempt, seen)
+        return attempt.true_step(beat, seen.shown, hardened=self.trainee.hardened)
 
     def _finished(self, attempt: Attempt, seen: Observation) -> Outcome | Diagnosis:
         """Return the end of the run when it is really finished; a diagnosis of why it is not otherwise."""
         self._end(attempt)
         applied = max(self._true_step(attempt, seen), *self._seal().steps, 0)
-        found = finish.judge(self.trainee, self.plan, attempt, applied)
+        elsewhere = finish.saved_elsewhere(self.trainee, [beat.rank for beat in attempt.beats(self.run)])
+        found = finish.judge(self.trainee, self.plan, attempt, applied, elsewhere=elsewhere)
         if isinstance(found, Diagnosis):
             return found
         reason = "; ".join(filter(None, (found.reason, record.healing(self.ledger.events))))
@@ -210,6 +224,11 @@ class Supervision:
             size=found.size,
             applied_steps=applied,
         )
+        return Outcome(True, reason)
+
+    def _finished_on(self, other: str) -> Outcome:
+        reason = f"finished on {other}, without this machine"
+        self.ledger.add("finished", attempt="", reason=reason, weights="", size=None, applied_steps=0)
         return Outcome(True, reason)
 
     def _stop_on_request(self, attempt: Attempt, watched: Watched) -> Outcome:
@@ -227,21 +246,16 @@ class Supervision:
         watch_limits = self.limits.watch
         return processes.end(attempt.processes, self.clock, grace=watch_limits.grace, reap=watch_limits.reap)
 
+    def _gathered(self, attempt: Attempt, watched: Watched, sensors: Sensors, only: Hung | None = None) -> Gathered:
+        assert watched.symptom is not None
+        seen, lines = (watched.symptom, watched.history), list(sensors.tail.lines)
+        return setback.gather(self.run, attempt, *seen, self.trainee, lines, self.clock, self.limits, only=only)
+
     def _set_back(
         self, attempt: Attempt, watched: Watched, sensors: Sensors, known: Diagnosis | None
     ) -> Attempt | Outcome:
         """Return what follows an attempt that did not reach the end: the next one, or the end of the run."""
-        assert watched.symptom is not None
-        gathered = setback.gather(
-            self.run,
-            attempt,
-            watched.symptom,
-            watched.history,
-            self.trainee,
-            list(sensors.tail.lines),
-            self.clock,
-            self.limits,
-        )
+        gathered = self._gathered(attempt, watched, sensors)
         ended = gathered.evidence.exit
         self.ledger.add(
             "ended",
@@ -258,7 +272,22 @@ class Supervision:
         setback.report(self.run, self.ledger, gathered, diagnosis, mine, decision, start)
         return self._follow(decision, diagnosis, start)
 
-    def _follow(self, decision: Decision, diagnosis: Diagnosis, start: Restart) -> Attempt | Outcome:
+    def _end_round(self, attempt: Attempt, watched: Watched, sensors: Sensors, only: Hung) -> Attempt | Outcome:
+        """End the ranks of a round that hangs; the attempt goes on, as their agent starts the next one."""
+        gathered = self._gathered(attempt, watched, sensors, only)
+        diagnosis, start = setback.explain(gathered, None), self._restart()
+        mine, decision = setback.judge(gathered, diagnosis, start, record.setbacks(self.ledger.events), self.limits)
+        decision = rounds.decided(decision)
+        setback.report(self.run, self.ledger, gathered, diagnosis, mine, decision, start)
+        if decision.action == rounds.ROUND:
+            rounds.forget_last_words(self.run)
+            self._decided(decision)
+            return attempt
+        self._end(attempt)
+        self.ledger.add("ended", attempt=attempt.uuid, code=None, signal=None, step=mine.step)
+        return self._follow(decision, diagnosis, start)
+
+    def _decided(self, decision: Decision) -> None:
         next_at = self.clock.wall() + decision.after if decision.action == "restart" else None
         change = decision.change
         self.ledger.add(
@@ -270,6 +299,10 @@ class Supervision:
             remedy=change.remedy if change else None,
             flags=list(change.flags) if change else [],
         )
+
+    def _follow(self, decision: Decision, diagnosis: Diagnosis, start: Restart) -> Attempt | Outcome:
+        self._decided(decision)
+        change = decision.change
         if decision.action == "stop":
             why = f"{diagnosis.words.rstrip('.')}. {decision.reason[0].upper()}{decision.reason[1:]}"
             return self._stopped(why, refused=isinstance(start.argv, Refusal))
@@ -313,6 +346,8 @@ class Supervision:
         """Start the next attempt; a system that is short of something for a moment is asked again."""
         if isinstance(start.argv, Refusal):
             return self._stopped(start.argv.reason, refused=True)
+        if other := nodes.finished(self.run, record.began(self.ledger)):
+            return self._finished_on(other)
         if rival := rivals.find(self.run, attempts.known(self.ledger.events)):
             return self._stopped(f"{rival.words}; two trainings in one folder would ruin each other")
         for number in range(_SPAWN_TRIES):
@@ -329,18 +364,26 @@ class Supervision:
         before = attempts.last(self.run, self.ledger.events)
         remedies = record.remedies(self.ledger.events)
         argv = restart.otherwise(self.trainee, argv, [one.name for one in remedies])
-        return attempts.spawn(
+        debug = debugging.asked(self.run)
+        attempt = attempts.spawn(
             self.run,
             self.ledger,
             argv,
             shown_argv=self.trainee.masked(argv),
             cwd=self.trainee.cwd,
-            env=self.trainee.env,
+            env=debugging.environment(self.run, self.trainee.env, argv, self.trainee.ranks, debug=debug),
             number=before.number + 1 if before else 1,
             start_step=start.step,
+            by_itself=start.by_itself,
             state=start.state.path if start.state else None,
-            notes=(*start.notes, *(f"otherwise than the command says: {one.words}" for one in record.net(remedies))),
+            notes=(
+                *start.notes,
+                *(f"otherwise than the command says: {one.words}" for one in record.net(remedies)),
+                *([debugging.NOTE] if debug else []),
+            ),
             kills_before=machine.out_of_memory_kills(),
             weights_before=finish.stamp(self.trainee.weights),
             states_before=None if before else states.stamps(self.run.output_dir),
         )
+        debugging.taken(self.run)
+        return attempt

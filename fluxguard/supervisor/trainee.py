@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fluxguard.launch.command import Refusal, StartPoint
+from fluxguard.launch.ranks import Ranks
 from fluxguard.launch.remedies import Change
 from fluxguard.supervisor.checkpoints.states import Plan
 
@@ -34,5 +35,22 @@ class Trainee:
     """Returns the command after one more rung of a remedy, or None when nothing is left of it to do."""
     data: tuple[Path, ...] = ()
     """The folders of the images and their caches."""
+    ranks: Ranks | None = None
+    """What its command says of several ranks; None where it names no launcher that we know."""
     foreign: bool = False
     """Whether it is no trainer that fluxguard knows: it has no states, and each attempt starts from the beginning."""
+
+    @property
+    def elastic(self) -> bool:
+        """Whether an agent starts its ranks again by itself: of a trainer that we know it would start the beginning."""
+        return self.foreign and self.ranks is not None and self.ranks.elastic
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it goes on by itself from a state that we do not know: what starts ranks again relies on that."""
+        return self.foreign and (self.elastic or self.several)
+
+    @property
+    def several(self) -> bool:
+        """Whether it trains on several machines."""
+        return self.ranks is not None and self.ranks.several

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fluxguard import limits
-from fluxguard.guard import barrier
+from fluxguard.guard import barrier, peers
 from fluxguard.heartbeat import Heart
 
 
@@ -73,4 +73,4 @@ def test_what_cannot_be_seen_gets_less_time_only_where_somebody_asked_for_less(
     with limits.use(barrier=chosen or 300.0):
         limit = limits.current().wait.barrier
         assert limit is not None
-        assert barrier._signs(group, limit, 0.0)._allowed(None) == unseen
+        assert peers.signs(limit, group.timeout(), 0.0)._allowed(None) == unseen

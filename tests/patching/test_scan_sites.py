@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluxguard.patching.scan_sites import may_wait, waits
+from fluxguard.patching.scan_sites import find, may_hold
 
 HEAD = """\
 import concurrent.futures, queue, subprocess, threading, requests, urllib.request
@@ -39,7 +39,7 @@ SITES = [
     ("collective", "accelerator.reduce(g, reduction='mean')", "fluxguard.collective(lambda: accelerator.reduce(g))"),
     ("collective", "dist.all_gather(a, b)", "fluxguard.collective(dist.all_gather, a, b)"),
     ("collective", "all_reduce(x)", "fluxguard.collective(all_reduce, x)"),
-    ("collective", "gather_object(x)", "fluxguard.collective(gather_object, x)"),
+    ("object collective", "gather_object(x)", "fluxguard.collective(gather_object, x)"),
     ("state", "accelerator.save_state(d)", "fluxguard.save_state(accelerator, d)"),
     ("state", "self.accelerator.load_state(d)", "fluxguard.load_state(self.accelerator, d)"),
     ("queue", "x = tasks.get()", "x = tasks.get(timeout=5)"),
@@ -79,13 +79,13 @@ def inside(body: str, decorator: str = "", name: str = "work") -> str:
 
 def kinds(text: str) -> list[str]:
     """Return the kinds of wait in a text; those on some ranks only are named so."""
-    return [f"{wait.kind.name}{' on some ranks' if wait.condition else ''}" for wait in waits(text)]
+    return [f"{wait.kind.name}{' on some ranks' if wait.condition else ''}" for wait in find(text)]
 
 
 @pytest.mark.parametrize(("kind", "bare", "guarded"), SITES)
 def test_each_wait_is_found_and_a_guard_silences_it(kind: str, bare: str, guarded: str) -> None:
     """At its line, in its function."""
-    found = waits(inside(f"begin()\n{bare}"))
+    found = find(inside(f"begin()\n{bare}"))
     assert [(wait.kind.name, wait.line, wait.function) for wait in found] == [(kind, HEAD.count("\n") + 3, "work")]
     assert kinds(inside(guarded)) == []
 
@@ -169,6 +169,6 @@ def test_what_every_rank_comes_to_is_not(body: str) -> None:
 
 def test_most_files_are_done_with_at_a_glance() -> None:
     """That is what makes it fast."""
-    assert not may_wait("import torch\nx = ','.join(y)\n")
-    assert may_wait("from torch.distributed import barrier as meet\n")
+    assert not may_hold("import torch\nx = ','.join(y)\n")
+    assert may_hold("from torch.distributed import barrier as meet\n")
     assert kinds("from torch.distributed import barrier as meet\nmeet()\n") == ["barrier"]

@@ -87,6 +87,23 @@ def test_the_command_answers_by_its_exit_code(tmp_path: Path) -> None:
     assert CliRunner().invoke(cli.app, ["scan", str(tmp_path)]).exit_code == 0
 
 
+def test_the_command_explains_what_to_write_instead(tmp_path: Path) -> None:
+    """Once for each kind that was found, also in JSON."""
+    put(tmp_path, a="import torch.distributed as dist\nif rank == 0:\n    dist.barrier()\n    dist.barrier()\n")
+    shown = CliRunner().invoke(cli.app, ["scan", str(tmp_path), "--explain"])
+    assert shown.output.count('+with distributed.on_main("the download") as is_main:') == 1
+    assert "+with" not in CliRunner().invoke(cli.app, ["scan", str(tmp_path)]).output
+    as_json = json.loads(CliRunner().invoke(cli.app, ["scan", str(tmp_path), "--json"]).output)
+    assert list(as_json["examples"]) == ["barrier on some ranks"]
+
+
+def test_another_file_may_set_the_epoch(tmp_path: Path) -> None:
+    """Of a sampler that is made where no epochs are."""
+    made = "from torch.utils.data import DistributedSampler\nsampler = DistributedSampler(images)\n"
+    assert scanning.scan(put(tmp_path, a=made)).counts() == {"set_epoch": 1}
+    assert scanning.scan(put(tmp_path, b="sampler.set_epoch(epoch)\n")).counts() == {}
+
+
 def test_hardening_the_miniature_takes_findings_away_and_adds_none(tmp_path: Path) -> None:
     """What the rules guard is what the scan no longer names."""
     shutil.copytree(DEMO, tmp_path / "demo", ignore=shutil.ignore_patterns("__pycache__"))

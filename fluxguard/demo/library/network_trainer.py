@@ -7,9 +7,17 @@ import os
 import sys
 
 import torch
+from accelerate import DistributedType
 from library import train_util
 
 logger = logging.getLogger(__name__)
+
+
+def prepared_frozen(accelerator, model, **how):
+    """Prepare a model that is not trained; on several processors accelerate would hand it to DDP, which takes none."""
+    if accelerator.distributed_type == DistributedType.MULTI_CPU:
+        return accelerator.prepare_model(model, evaluation_mode=True)
+    return accelerator.prepare(model, **how)
 
 
 class BaseTrainer:
@@ -36,11 +44,11 @@ class BaseTrainer:
         return network
 
     def prepare_unet_with_accelerator(self, args, accelerator, unet):
-        return accelerator.prepare(unet)
+        return prepared_frozen(accelerator, unet)
 
     def prepare_text_encoders(self, args, accelerator, text_encoders):
         flags = self.get_text_encoders_train_flags(args, text_encoders)
-        return [accelerator.prepare(t) if flag else t for t, flag in zip(text_encoders, flags, strict=True)]
+        return [prepared_frozen(accelerator, t) if flag else t for t, flag in zip(text_encoders, flags, strict=True)]
 
     def print_plan(self, args, accelerator, train_dataset_group, num_batches: int, num_train_epochs: int) -> None:
         """Print how the steps of the training come about."""

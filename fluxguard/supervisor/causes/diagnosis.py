@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluxguard.launch.remedies import NO_SAMPLING
-from fluxguard.supervisor.causes import BY_NAME, CAUSES, exits, hangs, outside, signatures
+from fluxguard.supervisor.causes import BY_NAME, CAUSES, exits, hangs, outside, ranks, signatures, wording
 from fluxguard.supervisor.causes.cause import Cause, Ends, Says, Seen, Told, Waits
 from fluxguard.supervisor.causes.signatures import MACHINE, TRAINER, Line, shortened
 from fluxguard.supervisor.causes.watched import WATCHED
@@ -60,6 +60,10 @@ class Evidence:
     """What the GPU driver reported since the attempt began, as in the system log."""
     troubles: Sequence[str] = ()
     """What else was not as it should be while the attempt went on, in words."""
+    rendezvous: tuple[str, ...] = ()
+    """That the machine which holds the rendezvous does not answer, in words; nothing where it does, or none does."""
+    collectives: Sequence[str] = ()
+    """What the flight recorders of the ranks say together, in words: which rank lacks which collective."""
     foreign: bool = False
     """Whether the trainer is not known: flags of sd-scripts are no advice for it."""
     system: str = sys.platform
@@ -116,6 +120,7 @@ def diagnose(symptom: Symptom, evidence: Evidence) -> Diagnosis:
     rules = _ENDED if symptom.kind == "ended" else _ALIVE
     said = (rule(symptom, evidence) for rule in rules)
     found = next((one for one in said if one is not None), None) or _unexplained(symptom, evidence)
+    found = _of_ranks(found, symptom, evidence)
     return _changed(found, advice=hangs.for_foreign(found.advice)) if evidence.foreign else found
 
 
@@ -125,11 +130,11 @@ def named(name: str, said: str = "", *, what: str = "", place: str = "", proof: 
     shown = signatures.shortened(said)
     return Diagnosis(
         cause=cause.name.format(what=what),
-        words=_ended(cause.words.format(said=shown, what=what)),
+        words=wording.ended(cause.words.format(said=shown, what=what)),
         advice=cause.advice,
         origin=cause.origin,
         again=cause.again,
-        place=place or (cause.name if cause.fixed else _place(shown)),
+        place=place or (cause.name if cause.fixed else wording.place(shown)),
         proof=tuple(proof) or ((shown,) if shown else ()),
         remedies=cause.remedies,
         sure=cause.sure,
@@ -147,6 +152,20 @@ def _of(cause: Cause, symptom: Symptom, evidence: Evidence, said: str, **values:
     if not found.place:
         changes["place"] = f"step {evidence.step}"
     return _changed(found, **changes)
+
+
+_OF_RANKS = frozenset(cause.name for cause in ranks.CAUSES)
+
+
+def _of_ranks(found: Diagnosis, symptom: Symptom, evidence: Evidence) -> Diagnosis:
+    """Say first which rank the others waited for; when it has ended by something else, which rank ended first."""
+    said = (*([symptom.ranks] if symptom.ranks else []), *evidence.collectives)
+    if symptom.kind == "ended" and found.cause not in _OF_RANKS:
+        said = (f"rank {evidence.how.rank} ended first",) if evidence.how.rank is not None else ()
+    if not said:
+        return found
+    proof = (*said, *(one for one in found.proof if one not in said))
+    return _changed(found, words=f"{wording.ended(wording.sentence(said[0]))} {found.words}", proof=proof)
 
 
 def _changed(found: Diagnosis, **changes: Any) -> Diagnosis:
@@ -172,7 +191,7 @@ def _told(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
         ((cause, proof) for cause, proof in _proofs(Told) if proof.cause == name),
         (BY_NAME["wait"], next(proof for cause, proof in _proofs(Told) if cause.name == "wait")),
     )
-    what = _sentence(str(said.get("what", "a wait")))
+    what = wording.sentence(str(said.get("what", "a wait")))
     values = {
         "what": what,
         "waited": float(said.get("waited") or 0),
@@ -297,7 +316,7 @@ _COMPLAINT = re.compile(r"(?i)\b(?:error|exception|failed|failure|fatal)\b")
 
 
 def _repeated(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
-    said = Counter(_place(line.text.strip()) for line in evidence.closing.said if _COMPLAINT.search(line.text))
+    said = Counter(wording.place(line.text.strip()) for line in evidence.closing.said if _COMPLAINT.search(line.text))
     text, times = said.most_common(1)[0] if said else ("", 0)
     if times < _REPEATED:
         return None
@@ -324,8 +343,18 @@ def _waiting(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
 
 
 def _in_stacks(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
-    text = "\n".join(evidence.stacks.values())
-    for cause, proof in _proofs(Waits):
+    return _in(evidence.stacks.values(), symptom, evidence, CAUSES)
+
+
+def _in_late_stacks(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
+    """The others only wait: what the rank does that they wait for counts for more."""
+    texts = [evidence.stacks[pid] for pid in symptom.late if pid in evidence.stacks]
+    return _in(texts, symptom, evidence, [cause for cause in CAUSES if cause.name not in _OF_RANKS])
+
+
+def _in(texts: Iterable[str], symptom: Symptom, evidence: Evidence, causes: Sequence[Cause]) -> Diagnosis | None:
+    text = "\n".join(texts)
+    for cause, proof in _proofs(Waits, causes):
         for function in proof.frames:
             # As py-spy, with the class or without it, and faulthandler write a frame; the command line above the frames
             # holds flags of these names.
@@ -342,7 +371,7 @@ def _without_progress(cause: Cause, symptom: Symptom, evidence: Evidence, proof:
 Rule = Callable[[Symptom, Evidence], "Diagnosis | None"]
 
 _ENDED: tuple[Rule, ...] = (_told, _seen, _raised_line, _killed, _line, _echo, _raised, _unseen, _crashed, _repeated)
-_ALIVE: tuple[Rule, ...] = (_told, _watched, _seen, _waiting, _in_stacks, _seen_late)
+_ALIVE: tuple[Rule, ...] = (_told, _watched, _seen, _in_late_stacks, _waiting, _in_stacks, _seen_late)
 
 
 def _unexplained(symptom: Symptom, evidence: Evidence) -> Diagnosis:
@@ -360,33 +389,10 @@ def _unexplained(symptom: Symptom, evidence: Evidence) -> Diagnosis:
         advice=row.advice if row else "The stacks of its processes are in the report.",
         remedies=row.remedies if row else (),
         place=f"step {evidence.step}: {symptom.phase}",
-        proof=(_limit(symptom), *symptom.signs, *evidence.troubles),
+        proof=(wording.moveless(symptom.since, symptom.limit), *symptom.signs, *evidence.troubles),
         sure=False,
     )
 
 
-def _limit(symptom: Symptom) -> str:
-    limit = f" (limit {symptom.limit:g} s)" if symptom.limit is not None else ""
-    return f"nothing moved for {symptom.since:.0f} s{limit}"
-
-
 def _proofs(kind: type[_P], causes: Sequence[Cause] = CAUSES) -> Iterator[tuple[Cause, _P]]:
     return ((cause, proof) for cause in causes for proof in cause.shown if isinstance(proof, kind))
-
-
-_CHANGING = re.compile(
-    r"\bpid(?:\(s\))?:? ?[\d, ]+|\(pid[^)]*\)|0x[0-9a-fA-F]+|[\d.]+ (?:[KMGT]i?B|bytes|milliseconds)\b"
-)
-
-
-def _place(said: str) -> str:
-    """Return what an error says without the numbers that differ each time."""
-    return _CHANGING.sub("#", said)
-
-
-def _ended(text: str) -> str:
-    return text if text.endswith((".", "!", "?")) else f"{text}."
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]

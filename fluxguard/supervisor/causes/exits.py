@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fluxguard.supervisor.causes.signatures import Line, shortened
 from fluxguard.supervisor.detecting.observation import Exit
@@ -29,6 +29,9 @@ _SAID = (
         r"^(?:.*line \d+:\s*\d+ )?(?P<shell>" + "|".join(_SHELL) + r")(?: \(core dumped\))?(?:\s{2,}\S.*)?$"
     ),  # a shell
 )
+_ROOT_CAUSE = "Root Cause (first observed failure)"
+"""Above what torch's launcher says of the rank that ended first; the others it has ended itself."""
+_OF_RANK = re.compile(r"^\s*rank\s*:\s*(\d+) \(local_rank")
 _LAST_SIGNAL = 64
 _UNSIGNED = 1 << 32
 _ENDED_BY_ITSELF = frozenset({0, 1})
@@ -42,6 +45,8 @@ class How:
     number: int | None = None
     """An exit code, a negative signal, or a code of Windows as it is written there; None when nobody saw it."""
     proof: str = ""
+    rank: int | None = None
+    """Which of several ranks ended first, where torch's launcher says so."""
 
     def __str__(self) -> str:
         if self.number is None:
@@ -54,7 +59,13 @@ class How:
 
 def how(exit: Exit | None, lines: Sequence[Line]) -> How:
     """Return how it ended: what its keeper saw, unless that is a launcher's code, behind which the output says more."""
-    seen = _seen(exit)
+    roots = [index for index, line in enumerate(lines) if line.text.startswith(_ROOT_CAUSE)]
+    root = lines[roots[-1] :] if roots else ()
+    rank = next((int(found[1]) for line in root if (found := _OF_RANK.match(line.text))), None)
+    return replace(_how(_seen(exit), root or lines), rank=rank)
+
+
+def _how(seen: How, lines: Sequence[Line]) -> How:
     if seen.number is not None and seen.number not in _ENDED_BY_ITSELF:
         return seen
     said = [found for line in lines for pattern in _SAID if (found := _said(pattern, line.text)) is not None]

@@ -144,6 +144,8 @@ def _masked(found: Explanation) -> Explanation:
 
 def _of_folder(path: Path) -> Explanation:
     run = RunDir(path.parent if path.name == FOLDER else path)
+    if not run.ledger.exists():  # of several machines the one that has told last
+        run = max(run.nodes(), key=lambda one: _changed(one.ledger), default=run)
     events = ledger.read(run.ledger)
     if events:
         return _of_run(run, events)

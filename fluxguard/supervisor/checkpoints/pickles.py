@@ -2,12 +2,14 @@
 
 Such a file is a zip archive around one pickle. torch, zipfile and a person must all see the same archive in it, so
 whatever could be read in two ways is refused; and the pickle is read as the list of instructions that it is, to see
-which names it would call.
+which names it would call. A pickle that would call none is data, and may be read: `plain` does.
 """
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import pickletools
 import stat
 import struct
@@ -189,7 +191,7 @@ def _passes(name: str, *, trusted: bool) -> bool:
     return trusted and bool(what) and "." not in what and module.partition(".")[0] not in _NEVER
 
 
-def called(pickle: bytes) -> set[str]:
+def called(data: bytes) -> set[str]:
     """Return the names, as `module name`, that a pickle would import. Nothing is run.
 
     A name that is put together only while it runs is told as `?`. Raises ValueError for what is no pickle.
@@ -198,7 +200,7 @@ def called(pickle: bytes) -> set[str]:
     last: tuple[str | None, str | None] = _NO_TEXTS
     """What the last two instructions have put on the stack, where that is a text."""
     memo: dict[int, str | None] = {}
-    for code, argument in _instructions(pickle):
+    for code, argument in _instructions(data):
         if code in _NEUTRAL:
             continue
         if code in _KEEP:
@@ -216,6 +218,43 @@ def called(pickle: bytes) -> set[str]:
     return names
 
 
+def plain(data: bytes) -> object:
+    """Return what a pickle of numbers, texts, lists and dictionaries holds. Raises ValueError for any other.
+
+    One that names anything to call is not read at all, nor one that would take more memory than its own size explains.
+    """
+    if names := called(data):
+        raise ValueError(f"would call {min(names)} when it is read: it was not")
+    kept = 0
+    for code, argument in _instructions(data):
+        if code in _KEEP:
+            kept += 1
+            if code != _MEMOIZE and _number(code, argument) > kept:  # room is made for all numbers below
+                raise ValueError("is broken (its pickle remembers what is not there)")
+    try:
+        return _Plain(io.BytesIO(data)).load()
+    except (
+        pickle.UnpicklingError,
+        ArithmeticError,
+        AttributeError,
+        EOFError,
+        LookupError,
+        MemoryError,
+        TypeError,
+    ) as e:
+        raise ValueError(f"is broken ({e})") from None
+
+
+class _Plain(pickle.Unpickler):
+    """Refuses every name and every reference: behind the look that has found none, for the day it overlooks one."""
+
+    def find_class(self, module: str, name: str) -> object:
+        raise pickle.UnpicklingError(f"would call {module} {name}")
+
+    def persistent_load(self, pid: object) -> object:
+        raise pickle.UnpicklingError("refers to something outside of it")
+
+
 def _named(names: set[str], last: tuple[str | None, str | None]) -> tuple[None, None]:
     names.add("?" if None in last else f"{last[0]} {last[1]}")
     return _NO_TEXTS
@@ -225,11 +264,11 @@ def _number(code: int, argument: bytes) -> int:
     return int(argument) if code in _IN_DIGITS else int.from_bytes(argument, "little")
 
 
-def _instructions(pickle: bytes) -> Iterator[tuple[int, bytes]]:
+def _instructions(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield (code, argument) of each instruction up to the last; `pickletools.genops` takes longer."""
-    at, size = 0, len(pickle)
+    at, size = 0, len(data)
     while at < size:
-        code = pickle[at]
+        code = data[at]
         if code not in _ARGUMENTS:
             raise ValueError(f"is broken (its pickle has an instruction {code})")
         kind = _ARGUMENTS[code]
@@ -238,13 +277,13 @@ def _instructions(pickle: bytes) -> Iterator[tuple[int, bytes]]:
             at += kind
         elif kind == pickletools.UP_TO_NEWLINE:
             for _ in range(2 if code in _NAMES else 1):
-                at = pickle.find(b"\n", at) + 1 or size + 1
+                at = data.find(b"\n", at) + 1 or size + 1
         elif kind < 0:
             width = _WIDTHS[kind]
-            at += width + int.from_bytes(pickle[at : at + width], "little")
+            at += width + int.from_bytes(data[at : at + width], "little")
         if at > size:
             break
-        yield code, pickle[start:at]
+        yield code, data[start:at]
         if code == _STOP:
             if at != size:
                 raise ValueError("is broken (something follows its pickle)")

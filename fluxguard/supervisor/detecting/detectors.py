@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from fluxguard.limits import Limits
 from fluxguard.supervisor.detecting.observation import History
-from fluxguard.supervisor.detecting.signs import beside
+from fluxguard.supervisor.detecting.signs import beside, dead, ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,10 @@ class Symptom:
     """What the user wants to follow: restart or stop."""
     signs: tuple[str, ...] = ()
     """What else was to be seen, in words: the GPU's power, a rank that stays behind, waits in the kernel."""
+    ranks: str = ""
+    """Which rank the others wait for, where, and what it does instead; empty when none waits, or there is only one."""
+    late: tuple[int, ...] = ()
+    """The processes of those that are waited for, the latest first."""
 
 
 Detector = Callable[[History, Limits], Symptom | None]
@@ -73,7 +77,7 @@ def idle(history: History, limits: Limits) -> Symptom | None:
 
     What cannot be seen is not idle: without a heartbeat and without a sample of its processes there is no verdict.
     """
-    patience = limits.for_phase(history.last.phase).patience
+    patience = _longest(limits.for_phase(phase).patience for phase in _phases(history))
     if patience is None or history.last.now - history.sign_at <= patience:
         return None
     if history.last.beat is None and history.sampled is None:
@@ -83,7 +87,7 @@ def idle(history: History, limits: Limits) -> Symptom | None:
 
 def stuck(history: History, limits: Limits) -> Symptom | None:
     """A run is stuck when it made no progress for the ceiling of its phase, whatever else moves."""
-    ceiling = limits.for_phase(history.last.phase).ceiling
+    ceiling = _longest(limits.for_phase(phase).ceiling for phase in _phases(history))
     if ceiling is None:
         return None
     if history.last.phase == "step":
@@ -91,6 +95,18 @@ def stuck(history: History, limits: Limits) -> Symptom | None:
     if history.last.now - history.progress_at <= ceiling:
         return None
     return _moveless("stuck", history, ceiling, limits)
+
+
+def _phases(history: History) -> set[str]:
+    """Return the phases of all ranks: one that waits is no more stuck than the one it waits for, which may save."""
+    gone = dead(history)
+    return {history.last.phase, *(beat.phase for beat in history.last.ranks if beat.pid not in gone)}
+
+
+def _longest(allowed: Iterable[float | None]) -> float | None:
+    """Return the longest of some limits; None where one of them is none."""
+    longest = max(math.inf if one is None else one for one in allowed)
+    return None if longest == math.inf else longest
 
 
 def _step_ceiling(history: History, limits: Limits) -> float | None:
@@ -115,10 +131,13 @@ def _moveless(kind: str, history: History, limit: float, limits: Limits) -> Symp
 
 def _symptom(kind: str, history: History, limit: float | None, what: str = "") -> Symptom:
     beat = history.last.beat
+    seen = ranks(history, alive=kind not in ("ended", "given up"))
     return Symptom(
         kind=kind,
         phase=history.last.phase,
         since=max(0.0, history.last.now - history.seen_at),
         limit=limit,
         what=what or (beat.wait if beat else ""),
+        ranks=seen.words if seen else "",
+        late=tuple(one.pid for one in seen.late) if seen else (),
     )

@@ -20,6 +20,8 @@ _BUSY = 0.05
 """Of one core: below it a process only polls, as a loop that waits for a stuck worker does."""
 _SAMPLES = 8
 """Sampled looks that are remembered: about two minutes of a training that steps."""
+BETWEEN = "accelerator"
+"""The phase between two rounds: the ranks have to find each other again."""
 _MOVED = 1 << 16
 """Bytes between two samples of the I/O counters that count as a sign; less is housekeeping."""
 
@@ -79,10 +81,14 @@ class Observation:
     """What the lines of this look have shown of them."""
     unread: int = 0
     """Bytes of output that were passed over so far."""
+    between: bool = False
+    """Whether the ranks of one round are gone, and their agent has yet to start the next one."""
 
     @property
     def phase(self) -> str:
         """The phase: the heartbeat knows it, the output suggests it."""
+        if self.between:
+            return BETWEEN
         return self.beat.phase if self.beat else self.shown.phase
 
     @property
@@ -191,11 +197,15 @@ def _says_nothing(before: Observation, seen: Observation) -> bool:
     """
     stopped = seen.usage is not None and bool(seen.usage.stopped)
     healed = len(seen.healed) != len(before.healed)
-    return seen.exit is not None or seen.spoken or stopped or healed or _another_speaks(before.beat, seen.beat)
+    return seen.exit is not None or seen.spoken or stopped or healed or _another_speaks(before, seen)
 
 
-def _another_speaks(before: Beat | None, beat: Beat | None) -> bool:
-    return before is not None and beat is not None and before.rank != beat.rank
+def _another_speaks(before: Observation, seen: Observation) -> bool:
+    """Whether it is another rank that speaks, or another round: a rank that is started again has another process."""
+    if before.between != seen.between:
+        return True
+    one, other = before.beat, seen.beat
+    return one is not None and other is not None and (one.rank, one.pid) != (other.rank, other.pid)
 
 
 def _stepped(history: History, seen: Observation) -> dict[str, Any]:
@@ -245,7 +255,8 @@ def _progress(beat: Beat) -> tuple[object, ...]:
 
 
 def _all_beats(seen: Observation) -> tuple[int, ...]:
-    return tuple(beat.beats for beat in seen.ranks)
+    """Return what changes with each beat and each collective of any rank."""
+    return tuple(n for beat in seen.ranks for n in (beat.beats, beat.collective.begun if beat.collective else 0))
 
 
 def step_of(seen: Observation) -> int:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from fluxguard.heartbeat import Beat
 from fluxguard.limits import Limits
 from fluxguard.supervisor.detecting.observation import History, Observation
+from fluxguard.supervisor.detecting.standing import Standing, standing
 from fluxguard.supervisor.sensing.gpu import Card, used_by
 
 BUSY = 90.0
 """Percent of utilisation from which a card counts as busy."""
 _LITTLE_WORK = 0.4
 """Share of its power limit below which a busy card does next to nothing: it waits for memory, or for another card."""
+_GONE = ("zombie", "dead")
 _BEHIND = 2
 """Steps; ranks that train together are never further apart than the step they are in."""
 _OLDER = 60.0
@@ -38,6 +40,31 @@ class Lag:
             f"rank {self.beat.rank} stays behind: step {self.beat.step}{waits}, "
             f"its last beat {self.seconds:.0f} s older than theirs{ahead}"
         )
+
+
+def dead(history: History) -> frozenset[int]:
+    """Return the processes of ranks that were gone at the last look that saw processes: they did not beat since.
+
+    Where no rank is seen at all, nothing is known of any.
+    """
+    seen = history.sampled
+    if seen is None or seen.usage is None or seen.exit is not None:
+        return frozenset()
+    living = {pid for pid, _, status in seen.usage.states if status not in _GONE}
+    pids = {beat.pid for beat in history.last.ranks}
+    if not pids & living:
+        return frozenset()
+    return frozenset(beat.pid for beat in history.last.ranks if beat.pid not in living and beat.at < seen.now)
+
+
+def ranks(history: History, *, alive: bool = True) -> Standing | None:
+    """Return how the ranks stand to each other, or None when nobody waits for another.
+
+    When the attempt has ended, or is being ended (not `alive`), all of them go: that says nothing of one.
+    """
+    usage = history.sampled.usage if history.sampled else None
+    stopped = usage.stopped if usage else ()
+    return standing(history.last.ranks, history.last.now, dead=dead(history) if alive else (), stopped=stopped)
 
 
 def lagging(history: History, limits: Limits) -> Lag | None:
@@ -86,7 +113,9 @@ def _beside(history: History, limits: Limits) -> Iterator[str]:
         limit = f" of {card.watt_limit:.0f}" if card.watt_limit else ""
         idles = "; so much is drawn by one that waits" if strained_little(card) else ""
         yield f"GPU {card.index} was {card.utilisation:.0f} % busy at {card.watts:.0f}{limit} W{idles}"
-    if lag := lagging(history, limits):
+    if found := ranks(history):
+        yield found.words
+    elif lag := lagging(history, limits):
         yield lag.words
     for pid, where in seen.usage.waits if seen.usage else ():
         yield f"process {pid} waits in the kernel, in {where}"

@@ -51,9 +51,10 @@ class Incident:
     detected_after_s: float
     """Seconds between the last beat or output (or the end, when the attempt ended) and the detection."""
     resumed_step: int | None
-    """True step of the state that the next attempt starts from; None when the run stopped."""
+    """True step of the state that the next attempt starts from; None when the run stopped, or only the trainer
+    knows it."""
     lost_steps: int
-    """Steps to be trained again."""
+    """Steps to be trained again; 0 where that is not known."""
     words: str
     advice: str
     decision: str
@@ -64,6 +65,8 @@ class Incident:
     """What else was seen: processes, memory, disk, GPU; `unknown` is written as such."""
     notes: Sequence[str] = ()
     """Why newer states were not used."""
+    action: str = ""
+    """restart, stop, or round where the ranks' own agent starts again; empty when not written down."""
     format: int = 1
     """Of the report; a report that does not say is of the first."""
     proof: Sequence[str] = ()
@@ -92,6 +95,15 @@ class Incident:
     """Points before it: {at, attempt, phase, step, loss, ...}; what is unknown is left out."""
 
     @property
+    def went_on(self) -> str:
+        """How the run went on, in a few words."""
+        if self.action == "round":
+            return "its agent starts a new round"
+        if self.action == "restart" and self.resumed_step is None:
+            return "started again"
+        return "stopped" if self.resumed_step is None else f"resumed at step {self.resumed_step}"
+
+    @property
     def when(self) -> str:
         """The local time of its detection, for people."""
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.at))
@@ -110,8 +122,8 @@ class Case:
     ending: Ending
     evidence: Evidence
     detected_after: float
-    start_step: int
-    """What the state holds from which the run goes on, or could."""
+    start_step: int | None
+    """What the state holds from which the run goes on, or could; None where only the trainer knows."""
     figures: Mapping[str, Any]
     notes: Sequence[str]
     state: Path | None = None
@@ -123,7 +135,7 @@ class Case:
 def of(case: Case) -> Incident:
     """Return the incident of a case."""
     decision, diagnosis, step = case.decision, case.diagnosis, case.evidence.step
-    done = "Stopped" if decision.action == "stop" else "Restarted"
+    done = {"stop": "Stopped", "round": "Round ended"}.get(decision.action, "Restarted")
     wait = f", after {decision.after:.0f} s" if decision.after else ""
     restarts = decision.action == "restart"
     change = decision.change
@@ -136,13 +148,14 @@ def of(case: Case) -> Incident:
         step=step,
         detected_after_s=round(case.detected_after, 3),
         resumed_step=case.start_step if restarts else None,
-        lost_steps=max(0, step - case.start_step),
+        lost_steps=0 if case.start_step is None else max(0, step - case.start_step),
         words=diagnosis.words,
         advice=diagnosis.advice,
         decision=f"{done}{wait}: {decision.reason}.",
         symptom=asdict(case.symptom),
         ending=asdict(case.ending),
         figures=case.figures,
+        action=decision.action,
         notes=tuple(case.notes),
         format=FORMAT,
         proof=tuple(diagnosis.proof),

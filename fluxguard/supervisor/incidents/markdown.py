@@ -38,7 +38,8 @@ def _parts(incident: Incident) -> Iterator[str]:
 
 
 def _table(incident: Incident) -> Iterator[str]:
-    resumed = "the run stopped" if incident.resumed_step is None else f"step {incident.resumed_step}"
+    unknown = {"stopped": "the run stopped"}.get(incident.went_on, incident.went_on)
+    resumed = unknown if incident.resumed_step is None else f"step {incident.resumed_step}"
     rows = {
         "when": incident.when,
         "attempt": incident.attempt,

@@ -23,12 +23,21 @@ _SYSTEM = ("lib/python3/dist-packages", "local/lib/python3*/dist-packages")
 
 def of_trainer(interpreter: Path) -> dict[str, str]:
     """Return the versions in the environment of a trainer: Python's, and those of the libraries that matter."""
-    home = interpreter.parent.parent if interpreter.parent.name in ("bin", "Scripts") else interpreter.parent
+    home = _home(interpreter)
     found = {"python": _python(home)}
     places = [str(path) for path in _packages(home)]
     for library in LIBRARIES:
         found[library] = _version(library, places)
     return {name: version for name, version in found.items() if version or name in ("python", *LIBRARIES[:6])}
+
+
+def of_library(library: str, interpreter: Path) -> str:
+    """Return the version of one library in the environment of an interpreter; empty when it is not known."""
+    return _version(library, [str(path) for path in _packages(_home(interpreter))])
+
+
+def _home(interpreter: Path) -> Path:
+    return interpreter.parent.parent if interpreter.parent.name in ("bin", "Scripts") else interpreter.parent
 
 
 def _packages(home: Path) -> Iterator[Path]:

@@ -192,7 +192,8 @@ def _stopped(draft: Draft, about: About) -> tuple[str, list[str], str]:
 
 def _restarted(draft: Draft, about: About) -> tuple[str, list[str], str]:
     last = draft.events[-1]
-    sentences = [str(last.values.get("words", "")), f"From: step {last.values.get('resumed_step') or 0}."]
+    step = last.values.get("resumed_step")
+    sentences = [str(last.values.get("words", "")), "" if step is None else f"From: step {step}."]
     if draft.decision is not None:
         sentences.append(str(draft.decision.values.get("reason", "")))
         sentences.append(_otherwise(draft.decision))

@@ -78,6 +78,17 @@ def _add(found: dict[int, Identity], pid: int) -> None:
                 found[pid] = identity
 
 
+def carrying(identities: Iterable[Identity], variable: str) -> list[Identity]:
+    """Return those that have a variable in the environment that they were started with."""
+    found = []
+    for identity in identities:
+        with contextlib.suppress(*UNSEEN):
+            process = identity.process()
+            if process is not None and variable in process.environ():
+                found.append(identity)
+    return found
+
+
 def workers(identities: Iterable[Identity]) -> frozenset[int]:
     """Return those that were forked off another of them to do the same program's work, as DataLoader workers are."""
     lines: dict[int, tuple[int, list[str]]] = {}

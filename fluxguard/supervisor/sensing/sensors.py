@@ -24,12 +24,14 @@ from fluxguard.supervisor.sensing.output import Shown, Tail, shown_after, steppe
 class Sensors:
     """Looks at one attempt through its files and its processes, and at the machine around it."""
 
-    def __init__(self, run: RunDir, attempt: Attempt, clock: Clock, gpus: Gpus | None = None) -> None:
+    def __init__(
+        self, run: RunDir, attempt: Attempt, clock: Clock, gpus: Gpus | None = None, *, elastic: bool = False
+    ) -> None:
         self._run = run
         self._attempt = attempt
         self._clock = clock
         self._shown = Shown()
-        self._ranks = _Ranks(run, attempt)
+        self._ranks = _Ranks(run, attempt, elastic=elastic)
         self._orphans: list[Identity] = []
         self._heals = Heals(run, attempt.uuid)
         self._gpus = gpus or machine.gpu_sensor()
@@ -51,6 +53,7 @@ class Sensors:
             now=self._clock.monotonic(),
             exit=ended,
             beat=self._ranks.speaks(ranks),
+            between=self._ranks.between,
             shown=self._shown,
             output=self.tail.position,
             spoken=last_words(self._run, self._attempt) is not None,
@@ -96,18 +99,35 @@ class Sensors:
 class _Ranks:
     """Reads the heartbeats of all ranks of this machine."""
 
-    def __init__(self, run: RunDir, attempt: Attempt) -> None:
+    def __init__(self, run: RunDir, attempt: Attempt, *, elastic: bool) -> None:
         self._folder = run.beats()
+        self._elastic = elastic
+        self._living: dict[int, Identity | None] = {}
+        self.between = False
+        """Whether the ranks of one round are gone and those of the next one have not come."""
         self._mark = attempt.mark
         self._known: list[int] = []
         self._speaker: int | None = None
 
     def look(self, *, again: bool) -> tuple[Beat, ...]:
         """Return the last heartbeat of each, by rank; `again` looks for ranks that are new."""
-        if again or not self._known:
+        if again or not self._known or self.between:
             self._known = heartbeat.ranks(self._folder)
         beats = (heartbeat.read(heartbeat.path_for(self._folder, rank)) for rank in self._known)
-        return tuple(beat for beat in beats if beat is not None and beat.attempt == self._mark)
+        mine = tuple(beat for beat in beats if beat is not None and beat.attempt == self._mark)
+        return self._of_this_round(mine) if self._elastic else mine
+
+    def _of_this_round(self, beats: tuple[Beat, ...]) -> tuple[Beat, ...]:
+        """Return the beats of those that live: what is dead was ended with its round, and says nothing of the next."""
+        for beat in beats:
+            if beat.pid not in self._living:
+                self._living[beat.pid] = Identity.of(beat.pid)
+        living = {pid for pid, identity in self._living.items() if identity is not None and identity.alive()}
+        found = tuple(beat for beat in beats if beat.pid in living)
+        self.between = bool(beats) and not found
+        if any(beat.rank == self._speaker for beat in beats if beat.pid not in living):
+            self._speaker = None
+        return found
 
     def speaks(self, ranks: tuple[Beat, ...]) -> Beat | None:
         """Return the beat that stands for all: that of the lowest rank of this machine; rank 0 may be on another one.

@@ -61,8 +61,8 @@ class Snapshot:
 
     @property
     def name(self) -> str:
-        """The run's name, which is that of its folder."""
-        return Path(self.status.output_dir).name
+        """The run's name, which is that of its folder; of one machine of several with that of the machine."""
+        return "/".join(filter(None, (Path(self.status.output_dir).name, self.status.node)))
 
     @property
     def eta(self) -> float | None:
@@ -144,8 +144,8 @@ def _now(status: Status, attempt: attempts.Attempt | None, clock: Clock) -> list
 
 
 def runs_in(folder: Path) -> list[RunDir]:
-    """Return the runs below a folder, those that `resume-all` would look at; itself is none of them."""
-    return [run for run in resuming.runs_in(folder) if run.output_dir != folder.resolve()]
+    """Return the runs below a folder, those that `resume-all` would look at; itself is none, its machines are."""
+    return [run for run in resuming.runs_in(folder) if run.node or run.output_dir != folder.resolve()]
 
 
 @dataclass(frozen=True, kw_only=True)

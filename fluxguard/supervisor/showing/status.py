@@ -14,13 +14,14 @@ from fluxguard.errors import InputError
 from fluxguard.launch import masking
 from fluxguard.rundir import RunDir, read_json
 from fluxguard.supervisor import attempt as attempts
-from fluxguard.supervisor import ledger, noticing, record, timeline
+from fluxguard.supervisor import debugging, ledger, noticing, record, timeline
 from fluxguard.supervisor.checkpoints import holding, states
 from fluxguard.supervisor.incidents import known
 from fluxguard.supervisor.ledger import Event, newest
-from fluxguard.supervisor.ownership import owner
+from fluxguard.supervisor.ownership import elsewhere, owner
 from fluxguard.supervisor.sensing import heals
 from fluxguard.supervisor.sensing.output import Shown, Tail, shown_after
+from fluxguard.supervisor.showing import together
 
 _LAST_LINES = 40
 _READ_BACK = 1 << 20
@@ -59,12 +60,20 @@ class Status:
     hardened: bool | None
     lines: list[str]
     """The last lines of the trainer's output."""
+    node: str | None = None
+    """Which machine of several this is; None where one trains alone."""
+    host: str | None = None
+    """The other machine that supervises it and shares the folder; None when it is this one, or none."""
     troubles: list[str] = field(default_factory=list)
     """What is not as it should be in a training that goes on."""
     machine: str | None = None
     """What the newest sample shows of GPU, memory and disk, in words; None when nothing trains."""
     remedies: list[dict[str, Any]] = field(default_factory=list)
     """{name, flags, reason, at, words} each: what the run does otherwise than its command says, each once."""
+    ranks: str = ""
+    """Which rank of this machine the others wait for, and what it does instead; empty when none does for long."""
+    debugging: str = ""
+    """Whether this attempt, or the next one, tells more of its collectives (--debug-distributed)."""
     decided: str = ""
     """What was decided last, why, and when; empty when nothing had to be, and when the run is over."""
 
@@ -79,10 +88,13 @@ def read(run: RunDir) -> Status | None:
     if not events:
         return None
     attempt = attempts.last(run, events)
-    watched = owner(run) is not None
-    running = attempt is not None and not attempts.closed(events, attempt.uuid) and _lives(run, attempt)
+    other = elsewhere(run)
+    watched = owner(run) is not None or other is not None
+    open_ = attempt is not None and not attempts.closed(events, attempt.uuid)
+    running = open_ and (other is not None or (attempt is not None and _lives(run, attempt)))
     shown, lines = _output(run, attempt) if attempt else (Shown(), [])
-    beat = next(iter(attempt.beats(run)), None) if attempt else None
+    beats = attempt.beats(run) if attempt else []
+    beat = next(iter(beats), None)
     state, reason = _state(events, watched=watched, running=running)
     step = attempt.true_step(beat, shown, hardened=bool(_hardened(events))) if attempt else 0
     return Status(
@@ -102,11 +114,15 @@ def read(run: RunDir) -> Status | None:
         healing=record.healing(events),
         healed=[{**e.values, "at": e.at, "words": heals.words(e.values)} for e in events if e.kind == "healed"],
         output_dir=str(run.output_dir),
+        node=run.node or None,
+        host=other.host if other else None,
         hardened=_hardened(events),
         lines=masking.lines(lines[-_LAST_LINES:], known.secrets(read_json(run.job) or {}, os.environ)),
         troubles=noticing.words(events, attempt.uuid, beat) if attempt else [],
         machine=timeline.words(sample) if running and (sample := timeline.last(run)) else None,
         remedies=[{**asdict(one), "words": one.words} for one in record.net(record.remedies(events))],
+        ranks=together.words(beats, time.monotonic()) if running and other is None else "",
+        debugging=debugging.words(run, events, running=running),
         decided=_decided(events) if state == "running" else "",
     )
 

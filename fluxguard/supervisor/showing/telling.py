@@ -15,7 +15,8 @@ def text(event: Event) -> str | None:
     values = event.values
     match event.kind:
         case "attempt":
-            where = f"from the state of step {values['start_step']}" if values.get("state") else "from the beginning"
+            beginning = "where it goes on by itself" if values.get("by_itself") else "from the beginning"
+            where = f"from the state of step {values['start_step']}" if values.get("state") else beginning
             return "\n         ".join([f"attempt {values['number']} starts {where}", *values.get("notes", ())])
         case "adopted":
             return f"attempt {values['number']} was left by another supervisor; watching it now"
@@ -24,6 +25,9 @@ def text(event: Event) -> str | None:
             return f"{values['planned_steps']} steps are planned" + (f"\n         but: {doubt}" if doubt else "")
         case "healed":
             return heals.words(values)
+        case "round":
+            ranks = ", ".join(map(str, values.get("ranks") or ()))
+            return f"round {values['number']}: rank {ranks} of this machine trains again, at step {values['step']}"
         case "incident":
             lost = f", {values['lost_steps']} steps to train again" if values.get("lost_steps") else ""
             report = f"\n         report: {values['report']}" if values["report"] else ""
