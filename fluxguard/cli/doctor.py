@@ -16,7 +16,7 @@ from fluxguard.cli.verbs import app
 from fluxguard.errors import InputError, SetupFailed
 
 if TYPE_CHECKING:
-    from fluxguard.distributed.figures import Report, Row
+    from fluxguard.distributed.checks.figures import Report, Row
 
 LINE = "torchrun --nproc-per-node 2 -m fluxguard doctor --distributed"
 _ALIGNED = "><<>>>>"

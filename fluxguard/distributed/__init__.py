@@ -9,29 +9,29 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-# As in fluxguard itself, nothing is imported before it is asked for. No file here may be called like one of these
-# names: importing it would put the module in the place of the function.
+# As in fluxguard itself, nothing is imported before it is asked for. No file or folder here may be called like one
+# of these names: importing it would put the module in the place of the function.
 _HOME = {
-    "Sampler": "sampling",
+    "Sampler": "models.sampling",
     "World": "world",
-    "barrier": "barriers",
-    "collective": "collectives",
-    "compute": "metrics",
+    "barrier": "meetings.barriers",
+    "collective": "meetings.collectives",
+    "compute": "measures.metrics",
     "current": "world",
-    "decide": "decisions",
-    "fid_in_subprocess": "fid",
-    "load_or_init": "weights",
-    "load_state": "states",
-    "mean": "scalars",
-    "newest_state": "states",
-    "on_main": "mainrank",
-    "preflight": "checkup",
-    "save_state": "states",
-    "seed": "seeds",
-    "setup": "joining",
-    "teardown": "joining",
-    "together": "hearing",
-    "wrap": "wrapping",
+    "decide": "meetings.decisions",
+    "fid_in_subprocess": "measures.fid",
+    "load_or_init": "models.weights",
+    "load_state": "saving.states",
+    "mean": "measures.scalars",
+    "newest_state": "saving.states",
+    "on_main": "meetings.mainrank",
+    "preflight": "checks.checkup",
+    "save_state": "saving.states",
+    "seed": "models.seeds",
+    "setup": "start.joining",
+    "teardown": "start.joining",
+    "together": "meetings.hearing",
+    "wrap": "models.wrapping",
 }
 
 __all__ = sorted(_HOME)

@@ -42,7 +42,7 @@ class World:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        from fluxguard.distributed import joining  # which needs this module
+        from fluxguard.distributed.start import joining
 
         joining.leave(failed=kind is not None)
 

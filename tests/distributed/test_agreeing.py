@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fluxguard.distributed.agreeing import Verdict, newest_of_all, refused
-from fluxguard.distributed.meeting import PAYLOAD
+from fluxguard.distributed.meetings.meeting import PAYLOAD
+from fluxguard.distributed.saving.agreeing import Verdict, newest_of_all, refused
 from fluxguard.errors import StateUnusable
 from tests.distributed.lockstep import Meetings
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fluxguard import distributed
-from fluxguard.distributed import decisions
-from fluxguard.distributed.records import PAYLOAD
+from fluxguard.distributed.meetings import decisions
+from fluxguard.distributed.meetings.records import PAYLOAD
 
 VALUES = [
     None,

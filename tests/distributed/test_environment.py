@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fluxguard.distributed import devices, environment
-from fluxguard.distributed.devices import Found
+from fluxguard.distributed.start import devices, environment
+from fluxguard.distributed.start.devices import Found
 from fluxguard.errors import SetupFailed
 
 GOOD = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node-a", "MASTER_PORT": "29500"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fluxguard.distributed import meeting
-from fluxguard.distributed.hearing import failure, hear, together
-from fluxguard.distributed.meeting import PAYLOAD
+from fluxguard.distributed.meetings import meeting
+from fluxguard.distributed.meetings.hearing import failure, hear, together
+from fluxguard.distributed.meetings.meeting import PAYLOAD
 from fluxguard.errors import RankFailed, RanksMissing
 
 

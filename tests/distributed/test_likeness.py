@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fluxguard.distributed.likeness import Part, fingerprint, first_difference, in_words, parts_of
-from fluxguard.distributed.meeting import PAYLOAD
+from fluxguard.distributed.meetings.meeting import PAYLOAD
+from fluxguard.distributed.models.likeness import Part, fingerprint, first_difference, in_words, parts_of
 from tests.distributed.lockstep import Meetings
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from fluxguard.distributed import beacon, sight
-from fluxguard.distributed.beacon import Beacon
-from fluxguard.distributed.hall import Hall
-from fluxguard.distributed.line import Line, StoreGone
-from fluxguard.distributed.records import Record
+from fluxguard.distributed.meetings import beacon, sight
+from fluxguard.distributed.meetings.beacon import Beacon
+from fluxguard.distributed.meetings.hall import Hall
+from fluxguard.distributed.meetings.line import Line, StoreGone
+from fluxguard.distributed.meetings.records import Record
 
 PATIENCE = 5.0
 SOON = 0.01

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from fluxguard import distributed, limits
-from fluxguard.distributed import frechet
+from fluxguard.distributed.measures import frechet
 from fluxguard.errors import DeadlineExceeded, InputError, SubprocessFailed
 from fluxguard.guard import deadlines
 from tests.conftest import POLL, ROOT
@@ -43,7 +43,7 @@ def slowly(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     def start(command: list[str], **known: Any) -> subprocess.Popen[bytes]:
         return POPEN([sys.executable, "-c", program, command[-1]], **known)
 
-    monkeypatch.setattr("fluxguard.distributed.fid.subprocess.Popen", start)
+    monkeypatch.setattr("fluxguard.distributed.measures.fid.subprocess.Popen", start)
 
 
 def test_the_distance_of_normal_distributions_is_the_known_one() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fluxguard.distributed.holdings import Held, agree, only_some
+from fluxguard.distributed.measures.holdings import Held, agree, only_some
 from fluxguard.errors import InputError, RanksDisagree
 
 ROOM = 1024

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fluxguard import distributed
-from fluxguard.distributed.scalars import weighted
+from fluxguard.distributed.measures.scalars import weighted
 from fluxguard.errors import InputError
 
 NAN, INF = math.nan, math.inf

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from fluxguard.distributed import plain
+from fluxguard.distributed.saving import plain
 from fluxguard.errors import InputError
 
 VALUES: dict[str, Any] = {

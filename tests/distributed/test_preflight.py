@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from fluxguard import cli
 from fluxguard.cli import doctor as verb
-from fluxguard.distributed import figures
-from fluxguard.distributed.figures import Report, Row
+from fluxguard.distributed.checks import figures
+from fluxguard.distributed.checks.figures import Report, Row
 from fluxguard.errors import InputError
 from tests.conftest import FAULTS, Spawn
 

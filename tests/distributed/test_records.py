@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fluxguard.distributed.records import (
+from fluxguard.distributed.meetings.records import (
     CAME,
     FAILED,
     OVER,

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from fluxguard.distributed import rollcall
-from fluxguard.distributed.assembly import Call, Verdict, heard, is_called_by_the_living
-from fluxguard.distributed.rollcall import Problem, Record
+from fluxguard.distributed.start import rollcall
+from fluxguard.distributed.start.assembly import Call, Verdict, heard, is_called_by_the_living
+from fluxguard.distributed.start.rollcall import Problem, Record
 from tests.distributed.shelf import Shelf
 
 LIMIT = 10.0

@@ -7,8 +7,9 @@ from unittest.mock import patch
 import pytest
 from torch.utils.data import DistributedSampler
 
-from fluxguard.distributed import sampling, world
-from fluxguard.distributed.sampling import Sampler, batch_after
+from fluxguard.distributed import world
+from fluxguard.distributed.models import sampling
+from fluxguard.distributed.models.sampling import Sampler, batch_after
 from fluxguard.errors import InputError
 
 SAMPLES = range(100)

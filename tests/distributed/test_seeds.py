@@ -11,7 +11,8 @@ import numpy
 import pytest
 import torch
 
-from fluxguard.distributed import seeds, world
+from fluxguard.distributed import world
+from fluxguard.distributed.models import seeds
 from fluxguard.guard.randoms import random_states, restore
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from fluxguard.distributed import bounded, hearts, reaching, world
-from fluxguard.distributed.environment import Place
+from fluxguard.distributed import bounded, world
+from fluxguard.distributed.start import hearts, reaching
+from fluxguard.distributed.start.environment import Place
 from fluxguard.errors import DeadlineExceeded
 from tests.conftest import FAULTS, Spawn
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from fluxguard import heartbeat
-from fluxguard.distributed import sight, world
-from fluxguard.distributed.collectives import is_there
-from fluxguard.distributed.sight import DEAD, LIVES, STOPPED, UNKNOWN, Sight, Who, Word
+from fluxguard.distributed import world
+from fluxguard.distributed.meetings import sight
+from fluxguard.distributed.meetings.collectives import is_there
+from fluxguard.distributed.meetings.sight import DEAD, LIVES, STOPPED, UNKNOWN, Sight, Who, Word
 from fluxguard.heartbeat import OPEN, Heart
 
 ME = sight.own()

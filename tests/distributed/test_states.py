@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from fluxguard import distributed, manifest
-from fluxguard.distributed import places, plain, sealing, states, world
+from fluxguard.distributed import world
+from fluxguard.distributed.saving import places, plain, sealing, states
 from fluxguard.errors import InputError, StateUnusable
 from fluxguard.guard.randoms import random_states, restore
 

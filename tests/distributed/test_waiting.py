@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from fluxguard import limits
-from fluxguard.distributed import sight, waiting
-from fluxguard.distributed.hall import Look
-from fluxguard.distributed.line import Reply
-from fluxguard.distributed.records import Record
-from fluxguard.distributed.sight import DEAD, LIVES, STOPPED, Who, Word
-from fluxguard.distributed.waiting import Waiting
+from fluxguard.distributed.meetings import sight, waiting
+from fluxguard.distributed.meetings.hall import Look
+from fluxguard.distributed.meetings.line import Reply
+from fluxguard.distributed.meetings.records import Record
+from fluxguard.distributed.meetings.sight import DEAD, LIVES, STOPPED, Who, Word
+from fluxguard.distributed.meetings.waiting import Waiting
 from fluxguard.errors import RanksMissing
 
 RECORD = Record(kind="barrier", what="end of epoch", sequence=7)

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fluxguard import distributed
-from fluxguard.distributed import seeds
+from fluxguard.distributed.models import seeds
 from fluxguard.errors import InputError
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fluxguard import distributed
-from fluxguard.distributed import wrapping
+from fluxguard.distributed.models import wrapping
 from fluxguard.errors import InputError
 
 

@@ -20,9 +20,9 @@ from torchmetrics import CatMetric, MeanMetric, MetricCollection, MinMaxMetric, 
 from torchmetrics.image.fid import FrechetInceptionDistance
 
 from fluxguard import distributed, limits
-from fluxguard.distributed import fid as fid_room
-from fluxguard.distributed import metrics
-from fluxguard.distributed.metrics import compute
+from fluxguard.distributed.measures import fid as fid_room
+from fluxguard.distributed.measures import metrics
+from fluxguard.distributed.measures.metrics import compute
 
 WORLD, LIMIT, CASES = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
 BATCHES, BATCH, WIDTH = 2, 12, 8

@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 
 from fluxguard import distributed, limits
-from fluxguard.distributed import hall, joining  # before the ranks are forked: each of them would import it
+from fluxguard.distributed.meetings import hall
+from fluxguard.distributed.start import joining
 from fluxguard.errors import SetupFailed
 from fluxguard.guard import finishing
 

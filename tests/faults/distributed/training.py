@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from fluxguard import distributed, limits
-from fluxguard.distributed import sealing
+from fluxguard.distributed.saving import sealing
 from fluxguard.errors import FluxguardError
 
 RANK = int(os.environ["RANK"])

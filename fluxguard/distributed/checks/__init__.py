@@ -1,0 +1,1 @@
+"""What `fluxguard doctor --distributed` measures."""

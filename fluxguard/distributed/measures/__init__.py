@@ -1,0 +1,1 @@
+"""Numbers over all ranks: metrics, means, and one FID beside the training."""

@@ -1,0 +1,35 @@
+"""A region for rank 0 alone, at whose end the others wait."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from fluxguard.distributed.meetings import meeting
+from fluxguard.distributed.meetings.hall import hall
+
+_KIND = "on_main"
+_MAIN = 0
+
+
+@contextlib.contextmanager
+def on_main(what: str, *, epoch: int | None = None, step: int | None = None) -> Iterator[bool]:
+    """Yield True on rank 0, which alone does what has to be done once, and False elsewhere.
+
+    `with on_main("save") as main: ...`: at its end the others wait for rank 0, patiently while it shows signs of life
+    (`fluxguard.progress`, a phase that may take long), else for the limit of a barrier. Nothing inside may be a
+    collective: the others would not join it.
+
+    What is raised inside on one rank is raised there, and RankFailed on the others. Raises at its end what
+    `meeting.meet` raises. Alone it yields True.
+    """
+    place = hall()
+    if place is None:
+        yield True
+        return
+    try:
+        yield place.rank == _MAIN
+    except BaseException as error:
+        meeting.fail(_KIND, what, error, epoch=epoch, step=step)
+        raise
+    meeting.meet(_KIND, what, epoch=epoch, step=step)

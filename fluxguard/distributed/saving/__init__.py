@@ -1,0 +1,1 @@
+"""States that all ranks can go on from."""

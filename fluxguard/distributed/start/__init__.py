@@ -1,0 +1,1 @@
+"""How ranks find each other: environment, roll call, process group, heartbeats; and how they part."""
