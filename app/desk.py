@@ -184,7 +184,7 @@ def _report(run: RunDir, path: object) -> dict[str, Any]:
         text = Path(path).read_bytes()[:_LONGEST_REPORT].decode("utf-8", "replace")
     except OSError:
         text = ""
-    told = {key: values.get(key) for key in ("at", "advice", "decision", "flags")}
+    told = {key: values.get(key) for key in ("at", "advice", "decision", "flags", "action")}
     return {**told, "text": text}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ _BESIDES = {
     "saving": "Saving",
     "upload": "Uploading",
     "validation": "Validating",
+    "on main": "Rank 0 works alone",
 }
 _SHORT = {
     "load": "Loading",
@@ -51,6 +52,7 @@ _SHORT = {
     "sampling": "Samples",
     "validation": "Validating",
     "saving": "Saving",
+    "on main": "Rank 0",
     "upload": "Uploading",
     "ending": "Ending",
 }
@@ -240,7 +242,7 @@ def _around(shown: Screen, seen: Mapping[str, Any], *, stopping: bool, trouble: 
             ("Time left", brief(seen["eta_s"]) if running and seen["eta_s"] else _NONE),
         ),
         cards=tuple(_card(number, one) for number, one in enumerate(seen["incidents"], 1))[::-1],
-        machine=tuple((str(name), str(said)) for name, said in seen.get("machine", ())),
+        machine=(*((str(name), str(said)) for name, said in seen.get("machine", ())), *_of_ranks(seen)),
         troubles=tuple(_sentence(str(trouble)) for trouble in seen.get("troubles", ())) if running else (),
         remedies=tuple(_sentence(f"{one['words']}: {one['reason']}") for one in seen.get("remedies", ())),
         heals=tuple(_sentence(str(one["words"])) for one in seen.get("healed", ()))[::-1],
@@ -252,6 +254,13 @@ def _around(shown: Screen, seen: Mapping[str, Any], *, stopping: bool, trouble: 
     )  # fmt: skip
 
 
+def _of_ranks(seen: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what is to be said of several ranks: which one the others wait for, and that they tell more than usual."""
+    for name in ("ranks", "debugging"):
+        if seen["state"] == "running" and seen.get(name):
+            yield name, str(seen[name])
+
+
 def _phase(seen: Mapping[str, Any]) -> str:
     if seen["next_attempt_at"] is not None:
         return "Waiting"
@@ -259,13 +268,7 @@ def _phase(seen: Mapping[str, Any]) -> str:
 
 
 def _card(number: int, one: Mapping[str, Any]) -> Card:
-    resumed, lost = one.get("resumed_step"), one.get("lost_steps") or 0
-    if resumed is None:
-        done = "The training was stopped."
-    else:
-        again = f"; {_steps(lost)} had to be trained again" if lost else "; no step was lost"
-        done = f"Started again from {f'step {resumed}' if resumed else 'the beginning'}{again}."
-    done = " ".join(filter(None, [done, _sentence(str(one.get("decision") or ""))]))
+    done = " ".join(filter(None, [_done(one), _sentence(str(one.get("decision") or ""))]))
     after = one.get("detected_after_s")
     facts = [
         when(one["at"]) if isinstance(one.get("at"), (int, float)) else "",
@@ -281,6 +284,17 @@ def _card(number: int, one: Mapping[str, Any]) -> Card:
         facts=", ".join(fact for fact in facts if fact),
         report=str(one.get("text") or ""),
     )
+
+
+def _done(one: Mapping[str, Any]) -> str:
+    """Say how the training went on; reports of older versions say no more than the step."""
+    resumed, lost, action = one.get("resumed_step"), one.get("lost_steps") or 0, one.get("action")
+    if action == "round":
+        return "Its ranks were ended, and their own launcher starts them again."
+    if resumed is None:
+        return "Started again." if action == "restart" else "The training was stopped."
+    again = f"; {_steps(lost)} had to be trained again" if lost else "; no step was lost"
+    return f"Started again from {f'step {resumed}' if resumed else 'the beginning'}{again}."
 
 
 def _log(lines: Sequence[str]) -> str:

@@ -99,6 +99,12 @@ class WorkerDied(FluxguardError, RuntimeError):
         super().__init__(f"DataLoader worker (pid(s) {named}) exited unexpectedly: {why}" if workers else why)
 
 
+_WHERE_IT_ENDED = (
+    "look at the end of that rank's own output: an error there is the cause, nothing means that it was killed (most "
+    "often for memory), left the loop before the others, or is stopped"
+)
+
+
 class RanksMissing(DeadlineExceeded):
     """Raised when ranks did not come to where the others wait for them.
 
@@ -115,8 +121,10 @@ class RanksMissing(DeadlineExceeded):
         """`seconds` is the limit that has passed; None when nobody had to wait for it, as for a dead process."""
         self.ranks = tuple(ranks)
         self.doing = dict(doing or {})
-        hint = "; ".join(f"rank {rank} {words}" for rank, words in sorted(self.doing.items()))
-        super().__init__(what, seconds, hint, limit="" if seconds is None else "barrier")
+        hints = [f"rank {rank} {words}" for rank, words in sorted(self.doing.items())]
+        if seconds is None and self.ranks:
+            hints.append(_WHERE_IT_ENDED)
+        super().__init__(what, seconds, "; ".join(hints), limit="" if seconds is None else "barrier")
 
 
 class RanksDisagree(FluxguardError, RuntimeError):
@@ -125,9 +133,11 @@ class RanksDisagree(FluxguardError, RuntimeError):
     `said` holds the words of each rank, by rank.
     """
 
-    def __init__(self, what: str, said: Sequence[str] = ()) -> None:
+    def __init__(self, what: str, said: Sequence[str] = (), hint: str = "") -> None:
+        """`hint` says what to do."""
         self.said = tuple(said)
-        super().__init__(": ".join([what, ", ".join(self.said)]) if self.said else what)
+        text = ": ".join([what, ", ".join(self.said)]) if self.said else what
+        super().__init__("; ".join(part for part in (text, hint) if part))
 
 
 class RankFailed(FluxguardError, RuntimeError):

@@ -35,6 +35,7 @@ PHASES = (
     "validation",
     "sampling",
     "saving",
+    "on main",
     "upload",
     "ending",
 )
@@ -96,7 +97,7 @@ class WaitLimits:
 
     setup: float | None = 30.0
     """All ranks start within seconds of each other; one that is half a minute late to the roll call was given a wrong
-    address, or was never started."""
+    address, or was never started, unless its process is seen: that one may still read torch from a cold disk."""
 
     command: float | None = 60.0
     """Another program that is asked for a word, such as git for its revision; on a mount that is gone none answers."""
@@ -144,6 +145,7 @@ def _phases() -> dict[str, PhaseLimit]:
         "validation": PhaseLimit(patience=10 * minute, ceiling=30 * minute),  # per batch
         "sampling": PhaseLimit(patience=15 * minute, ceiling=60 * minute),
         "saving": PhaseLimit(patience=10 * minute, ceiling=30 * minute),  # a state on a network share
+        "on main": PhaseLimit(patience=10 * minute, ceiling=30 * minute),  # rank 0 alone: it validates, saves, uploads
         "upload": PhaseLimit(patience=40 * minute, ceiling=60 * minute),  # the guard itself gives up before
         "ending": PhaseLimit(patience=10 * minute, ceiling=30 * minute),  # tracker finish and last uploads
     }

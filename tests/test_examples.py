@@ -60,7 +60,9 @@ def lines_of(path: Path) -> str:
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_runs_and_says_what_it_shows(spawn: Spawn, name: str) -> None:
     """In an empty folder, warnings as errors, leaving no process."""
-    example = spawn(EXAMPLES / name, env={"PYTHONWARNINGS": "error::DeprecationWarning"})
+    program = EXAMPLES / name
+    torch = "\nimport torch" in program.read_text("utf-8")
+    example = spawn(program, env={"PYTHONWARNINGS": "error::DeprecationWarning"}, torch=torch)
     assert example.ends() == 0, example.output
     until = time.monotonic() + GONE  # multiprocessing's own helper process ends a moment after its parent
     while example.living() and time.monotonic() < until:

@@ -25,7 +25,7 @@ def command(tmp_path: Path) -> Iterator[Command]:
     made = Command(tmp_path)
     made.env.pop(VARIABLE, None)
     yield made
-    made.run("stop", str(made.out))
+    made.stop()
 
 
 def holding_it(command: Command) -> list[str]:

@@ -31,7 +31,7 @@ def command(tmp_path: Path) -> Iterator[Command]:
     made = Command(tmp_path)
     made.env["TERM"] = "xterm"
     yield made
-    made.run("stop", str(made.out))
+    made.stop()
 
 
 class Terminal:
@@ -84,7 +84,7 @@ def training(command: Command, *flags: str) -> subprocess.Popen[str]:
     """Start a long training, and wait until it has trained a little."""
     process = command.start(*command.training("--max_train_epochs", "2000", *flags))
     deadline = time.monotonic() + OUTER
-    while command.status().get("step", 0) < 2 and time.monotonic() < deadline:
+    while command.seen().get("step", 0) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     return process
 

@@ -2,12 +2,14 @@
 
 A program started so is like one of its own but for four things: torch and accelerate were imported before its first
 line, the collector of garbage leaves what came with them alone, what it reads of its environment was set in its
-memory, and its command line in /proc is the starter's. It saves the seconds that the import takes, and those of an
-end that would copy every page to take it apart; nothing else is shared. Linux only.
+memory (of the variables of python PYTHONWARNINGS is heeded), and its command line in /proc is the starter's. It saves
+the seconds that the import takes, and those of an end that would copy every page to take it apart; nothing else is
+shared. Linux only.
 """
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import ctypes
 import gc
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -166,6 +169,7 @@ def _become(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
+    _warn(os.environ.get("PYTHONWARNINGS", ""))
     program = Path(request["argv"][0])
     sys.argv[:] = request["argv"]
     given = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -175,6 +179,13 @@ def _become(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
     return compile(program.read_bytes(), str(program), "exec"), module.__dict__
+
+
+def _warn(filters: str) -> None:
+    """Treat warnings as python does that is started with these filters, each no more than ACTION::CATEGORY."""
+    for one in filter(None, filters.split(",")):
+        action, _, category = one.split(":")
+        warnings.simplefilter(action, getattr(builtins, category))  # type: ignore[arg-type]
 
 
 def _mark(tag: str) -> None:

@@ -22,7 +22,8 @@ LONG = (
     "tests/drill/test_drill.py",
     "tests/campaign/test_campaign.py",
     "tests/campaign/test_killed_supervisors.py",
-    "tests/campaign/test_killed_ranks.py",
+    "tests/supervisor/test_machines.py",
+    "tests/demo/test_two_ranks.py",
     "tests/supervisor/test_supervise.py",
     "tests/guard/test_faults.py",
     "tests/app/test_page.py",
@@ -36,7 +37,12 @@ LONG = (
     "tests/guard/test_stuck_reads.py",
     "tests/demo/test_miniature.py",
     "tests/supervisor/test_following.py",
+    "tests/distributed/test_hangs.py",
     "tests/test_examples.py",
+    "tests/campaign/test_killed_ranks.py",
+    "tests/distributed/test_setup.py",
+    "tests/distributed/test_metrics.py",
+    "tests/distributed/test_vecenv.py",
     "tests/guard/test_every_way.py",
     "tests/guard/test_caches.py",
     "tests/guard/test_barriers.py",
@@ -56,6 +62,7 @@ APART = frozenset({
     "tests/campaign/test_killed_supervisors.py",
     "tests/scenarios/test_groups.py",
     "tests/scenarios/test_healthy.py",
+    "tests/supervisor/test_machines.py",
 })  # fmt: skip
 """Of these, the ones whose tests need not stay together."""
 PATIENCE = 120.0

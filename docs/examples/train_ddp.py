@@ -46,11 +46,12 @@ class Training:
         self.world, self.args = world, args
         self.device = torch.device("cpu") if world.device is None else torch.device("cuda", world.device)
         train, self.validation = data()
-        distributed.seed(args.seed)
+        self.seed = distributed.seed(args.seed)
         model = distributed.load_or_init(args.weights, build).to(self.device)
         self.model = distributed.wrap(model, compression=args.compression)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
         self.sampler = distributed.Sampler(train, batch_size=args.batch_size, step_size=args.step_size, seed=args.seed)
+        # Without a generator each loop over it draws from the stream of the dropout; one that is resumed, once more.
         self.loader = fluxguard.DataLoader(
             train, batch_size=args.batch_size, sampler=self.sampler, generator=torch.Generator()
         )
@@ -75,7 +76,7 @@ class Training:
     def train(self, epoch):
         self.model.train()
         self.sampler.set_epoch(epoch)
-        self.loader.generator.manual_seed(epoch)
+        self.loader.generator.manual_seed(self.seed + epoch)
         for batch, part in enumerate(self.loader, self.sampler.begun + 1):
             part[0] += random.gauss(0, 0.01) + 0.01 * torch.randn_like(part[0])
             if batch % self.sampler.accumulation:

@@ -74,7 +74,9 @@ def _figures(state: Held, now: float) -> tuple[str, ...]:
 def _next(found: Holding) -> str:
     if not found.states:
         return "No state was saved yet."
-    if chosen := found.chosen:
+    if (chosen := found.chosen) and chosen.of_a_loop:
+        return f"The next start goes on from step {chosen.step}, where the loop asks `newest_state` of its folder."
+    if chosen:
         return f"The next start goes on from step {chosen.step}."
     if found.finished:
         return "The training is finished: nothing is left to go on with."

@@ -19,7 +19,9 @@ def nodes(
     on: Annotated[str, typer.Option(metavar="NAME,NAME...", help="The machines; the first holds the rendezvous.")],
     output_dir: Annotated[Path, typer.Option(help="Where COMMAND saves: one folder for all of them, or one on each.")],
     command: options.Command = None,
-    ranks: Annotated[int, typer.Option(min=1, help="Ranks of each machine: one per GPU.")] = 1,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="Ranks of each machine: one per GPU.", show_default="as COMMAND says")
+    ] = None,
     least: Annotated[int | None, typer.Option(help="Go on with so few machines.", show_default="all")] = None,
     endpoint: Annotated[
         str, typer.Option(help="HOST[:PORT] of the rendezvous.", show_default="the first machine")
@@ -27,13 +29,16 @@ def nodes(
     restarts: Annotated[int, typer.Option(min=0, help="Rounds that may fail before a machine gives up.")] = 3,
     interface: Annotated[str, typer.Option(help="The network interface, such as eth0.", show_default="any")] = "",
     accelerate: Annotated[bool, typer.Option("--accelerate", help="By accelerate launch, not torchrun.")] = False,
+    python: options.Python = None,
+    weights: options.Weights = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the line that each of several machines needs to train COMMAND together, under supervision.
 
-    Without COMMAND it is that of the run in the output folder.
+    Without COMMAND it is that of the run in the output folder. A secret in it is not written: `***` stands there.
     """
-    from fluxguard.launch import lines
+    from fluxguard.launch import lines, masking
+    from fluxguard.launch.looks import MASK
     from fluxguard.launch.ranks import ACCELERATE, TORCHRUN
 
     hosts = tuple(name.strip() for name in on.split(",") if name.strip())
@@ -48,14 +53,19 @@ def nodes(
         restarts=restarts,
         interface=interface,
         launcher=ACCELERATE if accelerate else TORCHRUN,
+        output_dir=str(output_dir),
     )
-    made = lines.lines(tuple(command or ()) or _of_the_run(output_dir), machines)
+    more = [word for name, said in (("--python", python), ("--weights", weights)) if said for word in (name, str(said))]
+    given = tuple(command or ()) or _of_the_run(output_dir)
+    made = lines.lines(masking.masked(given), machines)
+    if any(MASK in word for line in made for word in line.argv):
+        printing.error(f"a secret of the command is not written: put it where {MASK} stands")
     if as_json:
         printing.as_json({line.host: {"argv": line.argv, "env": dict(line.env)} for line in made})
         return
     for line in made:
         printing.line(f"# on {line.host}")
-        printing.line(line.supervised(str(output_dir)))
+        printing.line(line.supervised(str(output_dir), more))
 
 
 def _of_the_run(output_dir: Path) -> tuple[str, ...]:

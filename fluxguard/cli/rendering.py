@@ -58,6 +58,9 @@ def nodes(seen: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
         phase = f", {one['phase']}" if one["phase"] else ""
         yield f"{one['node'] or 'alone'}{where}: {one['state']}, {steps}{phase}, attempt {one['attempts']}"
         yield f"  {one['reason']}"
+        if one.get("ranks"):
+            yield f"  ranks: {one['ranks']}"
+        yield from (f"  note: {trouble}" for trouble in one["troubles"])
         for number, incident in enumerate(one["incidents"], 1):
             yield f"  incident {number} at step {incident['step']}: {incident['words']}"
 
@@ -119,7 +122,8 @@ def scan(found: Scan, *, explain: bool = False) -> Iterator[str]:
         if rows and title:
             yield title
         for row in rows:
-            yield f"  {row.file}:{row.line}  {row.kind} ({row.severity}) in {row.function}"
+            where = f" in {row.function}" if row.function else ""
+            yield f"  {row.file}:{row.line}  {row.kind} ({row.severity}){where}"
     yield from dict.fromkeys(f"{finding.kind}: {finding.why}" for finding in found.findings if not finding.condition)
     yield from (
         f"{finding.kind}, line {finding.line}: {finding.why}" for finding in found.findings if finding.condition

@@ -43,7 +43,7 @@ def incident_(
         end(GOOD)
     chosen = _chosen(run, number)
     if chosen is None:
-        printing.as_json(None) if as_json else printing.line("there was no incident")
+        printing.as_json(None) if as_json else _none(run)
         end(GOOD)
     folder = incidents.folder_for(run, chosen)
     found = incidents.read(folder / incidents.REPORT)
@@ -84,7 +84,16 @@ def _list(run: RunDir, *, as_json: bool) -> None:
     for one in found:
         printing.line(_line(one))
     if not found:
-        printing.line("there was no incident")
+        _none(run)
+
+
+def _none(run: RunDir) -> None:
+    """Say that there was no incident, and what the ranks' own agent has put right instead."""
+    from fluxguard.supervisor import ledger, restarted
+
+    printing.line("there was no incident")
+    for line in restarted.words(ledger.read(run.ledger)):
+        printing.line(line)
 
 
 def _line(one: Incident) -> str:

@@ -41,10 +41,17 @@ class World:
     def __enter__(self) -> World:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        from fluxguard.distributed.models import gradients
         from fluxguard.distributed.start import joining
 
-        joining.leave(failed=kind is not None)
+        try:
+            gradients.explain(error)
+        except BaseException as better:
+            error = better
+            raise
+        finally:
+            joining.leave(error)
 
 
 class Store(Protocol):

@@ -65,8 +65,8 @@ class Sign(NamedTuple):
     """What can be seen of another rank from here: its heartbeat on this machine."""
 
     beats: int
-    phase: str
-    """Empty when the process behind it is dead."""
+    phase: str | None
+    """Empty when the process behind it is dead; None when it tells of none, so that nobody can say what it does."""
 
 
 class Signs:

@@ -79,10 +79,15 @@ def train_begins() -> None:
 
 
 def listen(folder: str | os.PathLike[str], number: int) -> None:
-    """Open the heartbeat of rank `number` in a folder that ranks without a supervisor share. Never raises."""
+    """Open the heartbeat of rank `number` in a folder that ranks without a supervisor share. Never raises.
+
+    It is in no phase until the trainer tells one: such a loop need not know of phases at all.
+    """
     if _trainer.begun and _trainer.heart is None:
         with contextlib.suppress(OSError, ValueError):
             _trainer.heart = Heart(heartbeat.path_for(folder, number), rank=number)
+            _trainer.heart.phase = b""
+            _trainer.heart.beat()
 
 
 def fall_silent() -> None:
@@ -158,7 +163,7 @@ class during(contextlib.ContextDecorator):
 
     def __init__(self, name: str) -> None:
         self._name = name.encode()
-        self._before: list[bytes] = []
+        self._before: list[bytes | None] = []
 
     def __enter__(self) -> during:
         self._before.append(_begin(self._name))
@@ -168,11 +173,11 @@ class during(contextlib.ContextDecorator):
         _begin_again(self._before.pop())
 
 
-def _begin(name: bytes) -> bytes:
-    """Begin a phase and return the one before; empty when nobody listens."""
+def _begin(name: bytes) -> bytes | None:
+    """Begin a phase and return the one before, empty when there was none; None when nobody listens."""
     known = _trainer.heart
     if known is None:
-        return b""
+        return None
     before = known.phase
     known.phase = name
     known.phase_at = time.monotonic()
@@ -181,8 +186,8 @@ def _begin(name: bytes) -> bytes:
     return before
 
 
-def _begin_again(before: bytes) -> None:
-    if before:
+def _begin_again(before: bytes | None) -> None:
+    if before is not None:
         _begin(before)
 
 

@@ -92,6 +92,10 @@ class _Course:
     """Whether the sampler's next start is that of the training's epoch."""
     to_set: States | None = None
     """What the sampler's start is to set instead of noting."""
+    generator: Any = None
+    """The sampler's own, where several processes draw their common order from one."""
+    drawn: str | None = None
+    """What that generator is to be set to at the sampler's start."""
 
 
 _course = _Course()
@@ -130,7 +134,14 @@ def states_to_save() -> dict[str, States | None]:
     before = _before()
     if not _course.trained and before:
         return {name: before.get(name) for name in ("base", "order", "now")}  # nothing has moved since
-    return {"base": _course.base, "order": _course.order, "now": random_states()}
+    return {"base": _course.base, "order": _course.order, "now": _states_here()}
+
+
+def _states_here() -> States:
+    states = random_states()
+    if _course.generator is not None:
+        states["sampler"] = packed(_course.generator.get_state())
+    return states
 
 
 def _before() -> Mapping[str, States]:
@@ -324,6 +335,7 @@ def _prepare(loader: Any, epoch: int, skipped: int, before: Mapping[str, States]
     workers = getattr(loader, "num_workers", 0)
     lasting = workers > 0 and bool(getattr(loader, "persistent_workers", False))
     now, order = before.get("now"), before.get("order")
+    _course.drawn = ((order if skipped else now) or {}).get("sampler")
     if now is None:
         _course.to_set = None
     else:
@@ -372,12 +384,10 @@ def _sampler_starts(sampler: Any) -> None:
     if not _course.starting:
         return
     _course.starting = False
-    own = getattr(sampler, "generator", None)
+    _course.generator = getattr(sampler, "generator", None)
     if _course.to_set is not None:
         restore(_course.to_set)
-        if own is not None and "sampler" in _course.to_set:
-            own.set_state(tensor(_course.to_set["sampler"]))
-        _course.to_set = None
-    _course.order = random_states()
-    if own is not None:  # of several processes, which draw their common order from a generator of its own
-        _course.order["sampler"] = packed(own.get_state())
+    if _course.generator is not None and _course.drawn is not None:
+        _course.generator.set_state(tensor(_course.drawn))
+    _course.to_set = _course.drawn = None
+    _course.order = _states_here()

@@ -253,7 +253,7 @@ def _random_states(folder: Path, known: Manifest, rank: int) -> dict[str, States
     """Return the random states of this process; those of the first one where it did not take part in the save."""
     own = folder / RANK_RANDOM.format(rank)
     if rank and not own.exists():
-        logger.warning("the state holds no random states of process %d: its noise is not that of before", rank)
+        logger.warning("the state holds no random states of process %d: it goes on with those of process 0", rank)
     path = own if own.exists() else folder / RANDOM
     if not path.exists():  # sealed by the supervisor for a trainer that was not hardened
         logger.warning("the state holds no random states of ours: order and noise are not those of before")

@@ -1,14 +1,16 @@
-"""Which Python runs the trainer, and in what environment: never ours."""
+"""Which Python runs the trainer, and in what environment: never ours, unless the command is taken as typed."""
 
 from __future__ import annotations
 
 import fnmatch
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fluxguard.errors import InputError
+from fluxguard.launch.trainer import is_python
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _VENVS = ("env", "venv", ".venv")
@@ -22,6 +24,8 @@ _WITH_OURS = {
 }
 _OWN_VARIABLES = "FLUXGUARD_"
 _LAUNCHER_OF_MACOS = "__PYVENV_LAUNCHER__"
+_EXEC = "'''exec' "
+_LONGEST_HEAD = 1 << 10
 _READABLE = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
 _RECORDED = {
     "PATH",
@@ -122,6 +126,31 @@ def choose(
     return found
 
 
+def typed(program: str, cwd: Path, path: str | None) -> Path | None:
+    """Return the program that a shell in `cwd` runs for a word; None when there is none. Links are not followed."""
+    found = shutil.which(str(cwd / program) if os.path.dirname(program) else program, path=path)
+    return Path(os.path.abspath(found)) if found else None
+
+
+def of_script(program: Path) -> Path | None:
+    """Return the Python that a script such as `torchrun` names in its first line; None where it names none.
+
+    pip writes `/bin/sh` there, and the Python behind it, where the name is too long for the system.
+    """
+    try:
+        with program.open("rb") as file:
+            first, second, *_ = [*file.read(_LONGEST_HEAD).decode("utf-8", "replace").split("\n"), "", ""]
+    except OSError:
+        return None
+    if not first.startswith("#!"):
+        return None
+    named = first[2:].strip().strip('"')
+    if named == "/bin/sh" and second.startswith(_EXEC):
+        named = second.removeprefix(_EXEC).split('"$0"')[0].strip().strip('"')
+    python = Path(named)
+    return _first([python]) if python.is_absolute() and is_python(python.name) else None
+
+
 def _named(python: str, entries: Sequence[Path]) -> Path:
     given = Path(python).expanduser()
     places = [given, *(given / place for place in _IN_VENV)]
@@ -172,6 +201,13 @@ def environment(
     imports = [entry for entry in _entries(env, "PYTHONPATH") if not (_inside(entry, own_prefix) or _is_package(entry))]
     _put(env, "PYTHONPATH", imports)
     return {**env, **_READABLE, **extra}
+
+
+def as_typed(own: Mapping[str, str], exports: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a command that is taken as it is typed: the supervisor's, without its own variables."""
+    env = {name: value for name, value in {**own, **exports}.items() if not name.startswith(_OWN_VARIABLES)}
+    env.pop(_LAUNCHER_OF_MACOS, None)
+    return {**env, **_READABLE}
 
 
 def _is_package(entry: str) -> bool:

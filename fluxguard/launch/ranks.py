@@ -8,10 +8,10 @@ them again: that is a new round of the same attempt.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from fluxguard.launch.trainer import base
+from fluxguard.launch.trainer import base, is_python
 
 TORCHRUN, ACCELERATE = "torchrun", "accelerate"
 _MODULES = {
@@ -32,7 +32,6 @@ FLAGS = {TORCHRUN: frozenset(_OF_TORCHRUN.split()), ACCELERATE: frozenset(_OF_AC
 _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 _DEFAULT_PORT = 29400
 """Of a c10d rendezvous whose endpoint names none."""
-_COUNTED = {"auto": None, "gpu": None, "cpu": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +55,10 @@ class Ranks:
     port: int | None = None
     node_rank: int | None = None
     """Which of the machines this is; None where the rendezvous says."""
+    start: int = 0
+    """Where in the command the launcher stands, with its Python where it is a module; before it are others."""
+    first: int = 0
+    """Where in the command the launcher's options begin."""
     program: int = 0
     """Where in the command the program stands: its script, or the module's name."""
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -70,6 +73,11 @@ class Ranks:
     def elastic(self) -> bool:
         """Whether the agent starts a new round when a rank of it ends with an error."""
         return self.max_restarts > 0 and (not self.several or self.backend != STATIC)
+
+    def with_defaults(self, settings: Mapping[str, str]) -> Ranks:
+        """Return what accelerate makes of it with these values for options that it does not have."""
+        made = _accelerate({**settings, **self.options}, self.program)
+        return replace(made, start=self.start, first=self.first, options=self.options)
 
     @property
     def endpoint(self) -> str:
@@ -86,10 +94,11 @@ def read(argv: Sequence[str], env: Mapping[str, str] = MappingProxyType({})) -> 
     found = _launcher(argv)
     if found is None:
         return None
-    launcher, first = found
+    launcher, start, first = found
     options, program = _options(argv, first, FLAGS[launcher])
     said = {**_from_env(env), **options} if launcher == TORCHRUN else options
-    return (_torchrun if launcher == TORCHRUN else _accelerate)(said, program)
+    made = (_torchrun if launcher == TORCHRUN else _accelerate)(said, program)
+    return replace(made, start=start, first=first)
 
 
 def environment(found: Ranks | None) -> dict[str, str]:
@@ -101,20 +110,25 @@ def environment(found: Ranks | None) -> dict[str, str]:
     return {_OWN_STORE: "1"} if found is not None and found.elastic else {}
 
 
-def _launcher(argv: Sequence[str]) -> tuple[str, int] | None:
-    """Return the launcher and where its options begin; it may stand behind programs such as `uv run` or `env A=b`."""
+def _launcher(argv: Sequence[str]) -> tuple[str, int, int] | None:
+    """Return the launcher, where it stands and where its options begin; behind `uv run` or `env A=b`, maybe."""
     for index, word in enumerate(argv):
         before = argv[index - 1] if index else ""
         if before == "-m" and word in _MODULES:
-            return _MODULES[word], index + 1
+            return _MODULES[word], _python_before(argv, index - 1), index + 1
         name = base(word)
         if name in ("torchrun", "accelerate-launch"):
-            return TORCHRUN if name == "torchrun" else ACCELERATE, index + 1
+            return TORCHRUN if name == "torchrun" else ACCELERATE, index, index + 1
         if name == "accelerate" and tuple(argv[index + 1 : index + 2]) == ("launch",):
-            return ACCELERATE, index + 2
+            return ACCELERATE, index, index + 2
         if word.endswith(".py"):
             return None
     return None
+
+
+def _python_before(argv: Sequence[str], index: int) -> int:
+    """Return where the Python stands whose options end at `index`."""
+    return next((at for at in range(index - 1, -1, -1) if is_python(base(argv[at]))), index)
 
 
 def _options(argv: Sequence[str], index: int, flags: frozenset[str]) -> tuple[dict[str, str], int]:
@@ -137,7 +151,9 @@ def _options(argv: Sequence[str], index: int, flags: frozenset[str]) -> tuple[di
 
 
 def _from_env(env: Mapping[str, str]) -> dict[str, str]:
-    return {name[4:].lower(): value for name, value in env.items() if name.startswith("PET_")}
+    """Return the options in an environment. Torch reads a flag there as a number: 0 is none."""
+    said = {name[4:].lower(): value for name, value in env.items() if name.startswith("PET_")}
+    return {name: value for name, value in said.items() if name not in FLAGS[TORCHRUN] or value.strip("0 ")}
 
 
 def _torchrun(said: Mapping[str, str], program: int) -> Ranks:
@@ -191,7 +207,8 @@ def split_endpoint(endpoint: str) -> tuple[str, int | None]:
 
 
 def _per_node(said: str) -> int | None:
-    return _COUNTED[said] if said in _COUNTED else _number(said, 1)
+    """Return a number; None for a kind of device, such as gpu or auto, which the launcher counts."""
+    return int(said) if said.isdecimal() else None
 
 
 def _number(said: str | None, default: int) -> int:

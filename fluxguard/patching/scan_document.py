@@ -28,7 +28,7 @@ under `@fluxguard.reads` (its reads) or another guard of ours, a line with the m
 as guarded by somebody else, and what stands in a `with` or under a decorator named after a timeout. The last
 does not cover `np.load`: that reads a header, and the data is read later.
 
-**On some ranks** is what stands inside `if is_main_process:`, `if rank == 0:`, their `else`, behind
+**On some ranks** is what stands inside `if is_main_process:`, `if rank == 0:`, `if world.main:`, their `else`, behind
 `if not is_main_process: return`, in a function for one rank, or under a variable or a small function that holds
 such a condition; and a call, on some ranks, of a function of the same file (or method of the same class) in
 which every rank has to come to something. It is listed even when it is guarded: a guard ends such a wait but

@@ -20,6 +20,7 @@ _RANK = (
     "master_process",
     "is_global_zero",
     "is_primary",
+    ".main",
 )
 _A_STEP = re.compile(r"^(?:backward|train(_one|_an?)?(_epoch|_step|_batch)?|training_(epoch|step))$")
 

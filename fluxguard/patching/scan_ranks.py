@@ -17,6 +17,8 @@ _MAIN = re.compile(
 )
 _LAST = re.compile(r"(^|_)is_((local|global)_)?last(_process|_rank)$")
 _ON_ONE = re.compile(r"^(on_(local_)?main_process|on_last_process|rank_zero_only|main_process_only|master_only)$")
+_WORLD = re.compile(r"(^|_)world$", re.IGNORECASE)
+_MAKES_WORLD = ("setup", "current")
 _VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK")
 _SIZE = re.compile(r"(^|_)(world_size|num_processes|n_?gpus?|ngpu)$", re.IGNORECASE)
 _NAMES = 4096
@@ -34,6 +36,7 @@ _WORDS = (
         "PROCID",
         "main_process",
         "on_main",
+        ".main",
     ),
     *(f"is_{word}" for word in ("main", "first", "last", "zero", "primary", "root", "local", "global", "world")),
 )
@@ -46,6 +49,7 @@ class Conditions:
     def __init__(self, statements: Sequence[ast.stmt] = (), text: str = "") -> None:
         self._known: dict[str, ast.expr] = {}
         self._ranks: set[str] = set()
+        self._worlds: set[str] = set()
         self.any = any(word in text for word in _WORDS)
         """Whether the file may hold any at all."""
         if self.any:
@@ -82,10 +86,15 @@ class Conditions:
                 and not _says_so(statement.name)
             ):
                 self._known[statement.name] = end.value
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            arguments = (*statement.args.args, *statement.args.kwonlyargs)
+            self._worlds.update(one.arg for one in arguments if one.annotation and last(one.annotation) == "World")
         if isinstance(statement, ast.With):
             for item in statement.items:
                 if item.optional_vars is not None and last(item.context_expr) == "on_main":
                     self._known[last(item.optional_vars)] = ast.Name("is_main")
+                elif item.optional_vars is not None and _makes_world(item.context_expr):
+                    self._worlds.add(last(item.optional_vars))
         if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
             return []
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
@@ -93,6 +102,8 @@ class Conditions:
         if self._is_rank(statement.value):
             self._ranks.update(names)
             return []
+        if _makes_world(statement.value):
+            self._worlds.update(names)
         if not isinstance(statement.value, _CONDITIONS) or not self.depends(statement.value):
             return names
         self._known.update((name, statement.value) for name in names if not _says_so(name))
@@ -116,7 +127,14 @@ class Conditions:
 
     def _says_so(self, test: ast.expr) -> bool:
         name = last(test)
-        return name in self._known or _says_so(name)
+        return name in self._known or _says_so(name) or self._is_main(test)
+
+    def _is_main(self, test: ast.expr) -> bool:
+        """Whether an expression is `world.main` of ours, also where the world is handed on or kept in an attribute."""
+        if not isinstance(test, ast.Attribute) or test.attr != "main":
+            return False
+        name = last(test.value)
+        return _makes_world(test.value) or name in self._worlds or bool(_WORLD.search(name))
 
     def _compared(self, test: ast.Compare) -> bool:
         sides = [test.left, *test.comparators]
@@ -185,6 +203,12 @@ def _uses_otherwise(statement: ast.stmt) -> Iterator[str]:
     for node in ast.walk(statement):
         if isinstance(node, (ast.Call, ast.Return, ast.Global, ast.Nonlocal, ast.List, ast.Dict)):
             yield from (last(part) for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute)))
+
+
+def _makes_world(node: ast.expr) -> bool:
+    """Whether an expression is `distributed.setup()` or `distributed.current()`."""
+    func = node.func if isinstance(node, ast.Call) else None
+    return isinstance(func, ast.Attribute) and func.attr in _MAKES_WORLD and last(func.value) == "distributed"
 
 
 def _asks_for_rank(node: ast.expr) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import bisect
 import re
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
@@ -63,7 +64,10 @@ def find(text: str, guarded_lines: Set[int] = frozenset(), *, sets_epoch: bool =
     `sets_epoch` tells whether another file of the repository sets the epoch of samplers. Raises SyntaxError, or
     ValueError for null bytes, when the text is not Python.
     """
-    return _Reader(text, ast.parse(text), guarded_lines, sets_epoch=sets_epoch).found()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the compiler says about the code of others is not what was asked for
+        tree = ast.parse(text)
+    return _Reader(text, tree, guarded_lines, sets_epoch=sets_epoch).found()
 
 
 class _Reader:

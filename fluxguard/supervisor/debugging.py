@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fluxguard.launch.ranks import ACCELERATE, Ranks
 from fluxguard.rundir import RunDir, write_json
+from fluxguard.supervisor import ledger
 from fluxguard.supervisor.incidents import recorder, versions
 from fluxguard.supervisor.ledger import Event, newest
 
@@ -54,6 +55,13 @@ def words(run: RunDir, events: Sequence[Event], *, running: bool) -> str:
     last = newest(events, "attempt")
     now = running and last is not None and NOTE in last.values.get("notes", ())
     return "; ".join([*([f"this attempt {NOTE}"] if now else []), *([NEXT] if asked(run) else [])])
+
+
+def detailed(run: RunDir, env: Mapping[str, str]) -> bool:
+    """Return whether the newest attempt debugs its collectives in detail, by us or by its user's environment `env`."""
+    last = newest(ledger.read(run.ledger), "attempt")
+    name, most = next(iter(VARIABLES.items()))
+    return env.get(name, "").upper() == most or (last is not None and NOTE in last.values.get("notes", ()))
 
 
 def alone(ranks: Ranks | None) -> str:

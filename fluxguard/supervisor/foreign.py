@@ -7,12 +7,11 @@ verified only where the user names its final weights.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fluxguard.errors import InputError
-from fluxguard.launch import command, interpreter, job, masking, ranks
+from fluxguard.launch import command, configured, interpreter, job, masking, ranks
 from fluxguard.launch.command import Refusal
 from fluxguard.launch.trainer import COMMAND, Trainer, base, is_python
 from fluxguard.rundir import RunDir
@@ -38,13 +37,8 @@ def order(
     if not argv:
         raise InputError(COMMAND, "is empty")
     cwd, folder = cwd.absolute(), output_dir.absolute()
-    prefix = interpreter.own_prefix()
-    path = os.environ.get("PATH", "").split(os.pathsep)
-    chosen = None
-    if python is not None or is_python(argv[0]) or base(argv[0]) in _LAUNCHERS:
-        chosen = interpreter.choose(cwd, python, None, path, prefix, interpreter.active(os.environ, prefix))
-    env = interpreter.environment(os.environ, exports, prefix, {}, chosen)
-    found = ranks.read(argv, env)
+    chosen, env = _found(argv[0], cwd, python, exports)
+    found = configured.read(argv, env, cwd)
     env = {**ranks.environment(found), **env}
     run = _runnable(tuple(argv), cwd, chosen, env)
     made = job.Job(
@@ -74,14 +68,33 @@ def order(
     return Order(job=made, trainee=trainee, run=RunDir(folder), trained_in=cwd, hardened=False)
 
 
+def _found(first: str, cwd: Path, python: str | None, exports: Mapping[str, str]) -> tuple[Path | None, dict[str, str]]:
+    """Return the Python of a command that begins with this word, None where that is not ours to say, and what it sees.
+
+    A program that is found is the one that was meant, with all that is set here, in our own environment too: a loop
+    that imports fluxguard has it there. A Python or launcher that is not found is looked for as a known trainer's is.
+    """
+    env = interpreter.as_typed(os.environ, exports)
+    program = interpreter.typed(first, cwd, env.get("PATH"))
+    by_launcher = base(first) in _LAUNCHERS
+    if python is None and program is not None:
+        return program if is_python(first) else interpreter.of_script(program) if by_launcher else None, env
+    if python is None and not (is_python(first) or by_launcher):
+        return None, env
+    prefix = interpreter.own_prefix()
+    path = os.environ.get("PATH", "").split(os.pathsep)
+    chosen = interpreter.choose(cwd, python, None, path, prefix, interpreter.active(os.environ, prefix))
+    return chosen, interpreter.environment(os.environ, exports, prefix, {}, chosen)
+
+
 def _runnable(argv: tuple[str, ...], cwd: Path, python: Path | None, env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command with a program that is found."""
     if python is not None:
         argv = command.interpreted(argv, Trainer(argv=argv, index=1, script=cwd, cwd=cwd, launcher=""), python)
-    found = shutil.which(str(cwd / argv[0]) if os.path.dirname(argv[0]) else argv[0], path=env.get("PATH"))
+    found = interpreter.typed(argv[0], cwd, env.get("PATH"))
     if found is None:
         raise InputError(COMMAND, f"runs {argv[0]}, which is no program in {cwd} or on the PATH")
-    return (os.path.abspath(found), *argv[1:])
+    return (str(found), *argv[1:])
 
 
 def _weights(named: Path | None, output_dir: Path) -> Path | None:

@@ -14,7 +14,7 @@ from tomlkit.exceptions import TOMLKitError
 
 from fluxguard import limits as limits_file
 from fluxguard.errors import InputError
-from fluxguard.launch import command, dataset, interpreter, job, masking, ranks, remedies, trainsh
+from fluxguard.launch import command, configured, dataset, interpreter, job, masking, remedies, trainsh
 from fluxguard.launch.flags import Flags, final_weights
 from fluxguard.launch.trainer import Trainer, find, script_index
 from fluxguard.limits import Limits
@@ -263,7 +263,7 @@ def _trainee(trainer: Trainer, flags: Flags, python: Path, env: Mapping[str, str
         own_cadence=not flags.save_state,
         changed=lambda words, remedy: remedies.changed(words, remedy, flags, most_swapped=_most_swapped(trainer)),
         data=_data(trainer, flags),
-        ranks=ranks.read(run, env),
+        ranks=configured.read(run, env, trainer.cwd),
     )
 
 

@@ -100,6 +100,11 @@ def last_beat(run: RunDir, attempt: Attempt, seen: Observation) -> Beat | None:
     return next(iter(attempt.beats(run)), None) if seen.between else seen.beat
 
 
+def began(attempt: Attempt, beats: Iterable[Beat]) -> float:
+    """Return when the round of these heartbeats began, in seconds since the epoch: what is older is of another one."""
+    return max(attempt.at, min((beat.started for beat in beats if beat.started), default=0.0))
+
+
 def decided(decision: Decision) -> Decision:
     """Return what to do about a round, given what would be done about an attempt: only a restart is another thing."""
     if decision.action != "restart" or decision.change is not None:
@@ -122,10 +127,16 @@ class Rounds:
     number: int = 1
     _pids: frozenset[int] = field(default_factory=frozenset)
     _told: int = 1
+    ended: frozenset[int] = frozenset()
+    """The processes of rounds that we have ended."""
 
     def of(self, attempt: str) -> Rounds:
         """Return the rounds of an attempt: these, or new ones."""
         return self if attempt == self.attempt else Rounds(attempt)
+
+    def end(self, pids: Iterable[int]) -> None:
+        """Remember that these processes ended because we wanted it."""
+        self.ended |= frozenset(pids)
 
     def seen(self, beats: Iterable[Beat]) -> tuple[int, ...]:
         """Return the ranks of a round that is new and has come to its steps, once; else nothing."""

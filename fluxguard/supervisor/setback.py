@@ -14,7 +14,7 @@ from fluxguard.launch.command import Refusal
 from fluxguard.launch.remedies import Change
 from fluxguard.limits import Limits
 from fluxguard.rundir import AGAIN, RunDir
-from fluxguard.supervisor import distrust, finish, noticing, record, rounds
+from fluxguard.supervisor import debugging, distrust, finish, noticing, record, rounds
 from fluxguard.supervisor.attempt import Attempt
 from fluxguard.supervisor.causes.diagnosis import Diagnosis, Evidence, diagnose
 from fluxguard.supervisor.detecting.detectors import Symptom
@@ -82,6 +82,7 @@ def gather(
     told = tuple(masking.mask(trouble.text, trainee.secrets) for trouble in troubles(history, limits))
     lines = masking.lines(lines, trainee.secrets)
     seen = replace(seen, step=step, lines=lines, troubles=told, foreign=trainee.foreign)
+    seen = replace(seen, debugging=debugging.detailed(run, trainee.env))
     figures = dict(taken.figures)
     if door := _door(trainee, watch.evidence):
         figures["rendezvous"] = door.words
@@ -95,7 +96,8 @@ def gather(
         machine.wait_for_gpu_memory(pids, clock, longest=watch.memory, ask=watch.evidence)
     if ending.left:
         figures["still there"] = f"process {', '.join(map(str, ending.left))} (inside the kernel; no signal ends it)"
-    dumps = tuple(recorder.dumps(trainee.env, attempt.at, recorder.prefix(run)))
+    since = rounds.began(attempt, history.last.ranks or attempt.beats(run)) if trainee.elastic else attempt.at
+    dumps = tuple(recorder.dumps(trainee.env, since, recorder.prefix(run)))
     said, _ = Task("flight recorder", lambda: collectives.told(dumps)).result(_BESIDE if dumps else 0.0)
     if isinstance(said, tuple):
         seen = replace(seen, collectives=masking.everywhere(said, trainee.secrets))

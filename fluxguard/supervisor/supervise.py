@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from fluxguard.clock import Clock
@@ -14,7 +14,6 @@ from fluxguard.limits import Limits
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import attempt as attempts
 from fluxguard.supervisor import (
-    debugging,
     distrust,
     finish,
     learning,
@@ -25,9 +24,11 @@ from fluxguard.supervisor import (
     record,
     remembering,
     restart,
+    restarted,
     rivals,
     rounds,
     setback,
+    starting,
     surroundings,
 )
 from fluxguard.supervisor.attempt import Attempt
@@ -41,7 +42,7 @@ from fluxguard.supervisor.ledger import Ledger
 from fluxguard.supervisor.policy import Decision
 from fluxguard.supervisor.restart import Restart
 from fluxguard.supervisor.rounds import Hung, Rounds
-from fluxguard.supervisor.sensing import machine, output, processes
+from fluxguard.supervisor.sensing import output, processes
 from fluxguard.supervisor.sensing.sensors import Sensors
 from fluxguard.supervisor.setback import Gathered
 from fluxguard.supervisor.surroundings import Surroundings
@@ -129,7 +130,7 @@ class Supervision:
             self.clock,
             self.limits,
             stop_asked=lambda: self._stop_asked() or self.leave_asked(),
-            seen=lambda seen: self._seen(seen, attempt),
+            seen=lambda seen: self._seen(seen, attempt, sensors.tail.lines),
             sampled=lambda history: self._sampled(history, attempt),
         )
         self._learn(watched.history.last)
@@ -170,15 +171,14 @@ class Supervision:
     def _stop_asked(self) -> bool:
         return os.path.exists(self.run.stop)
 
-    def _seen(self, seen: Observation, attempt: Attempt) -> None:
+    def _seen(self, seen: Observation, attempt: Attempt, lines: Iterable[str]) -> None:
         """Keep what a look teaches about the plan, and the log bounded."""
         self._learn(seen)
         record.healed(self.ledger, seen.healed)
         attempts.forget(self.run, attempt.uuid)
         self._around.look(attempt, seen.now, self._true_step(attempt, seen))
-        if self.trainee.elastic and (ranks := self._rounds.seen(seen.ranks)):
-            step = self._true_step(attempt, seen)
-            self.ledger.add("round", attempt=attempt.uuid, number=self._rounds.number, ranks=list(ranks), step=step)
+        if self.trainee.elastic:
+            self._in_rounds(seen, attempt, lines)
         if not (self.trainee.hardened or self.trainee.foreign):
             others = record.others(self.ledger)
             self._lister.look(self.plan, since=attempt.at, now=self.clock.wall(), others=others)
@@ -186,6 +186,15 @@ class Supervision:
         if not early or seen.output > _LARGEST_LOG:
             self._bounded_at = seen.now
             output.bound(self.run.log, _LARGEST_LOG, flood=early)
+
+    def _in_rounds(self, seen: Observation, attempt: Attempt, lines: Iterable[str]) -> None:
+        """Keep which ranks train again, and why their agent has started them again."""
+        step = self._true_step(attempt, seen)
+        if seen.exit is None:
+            ours = self._rounds.ended
+            restarted.note(self.ledger, attempt, lines, self.trainee, but=ours, phase=seen.phase, step=step)
+        if ranks := self._rounds.seen(seen.ranks):
+            self.ledger.add("round", attempt=attempt.uuid, number=self._rounds.number, ranks=list(ranks), step=step)
 
     def _sampled(self, history: History, attempt: Attempt) -> None:
         """Keep what is to be noticed of a training that goes on."""
@@ -280,6 +289,7 @@ class Supervision:
         decision = rounds.decided(decision)
         setback.report(self.run, self.ledger, gathered, diagnosis, mine, decision, start)
         if decision.action == rounds.ROUND:
+            self._rounds.end(one.pid for one in only.processes)
             rounds.forget_last_words(self.run)
             self._decided(decision)
             return attempt
@@ -352,38 +362,10 @@ class Supervision:
             return self._stopped(f"{rival.words}; two trainings in one folder would ruin each other")
         for number in range(_SPAWN_TRIES):
             try:
-                return self._spawn(start, start.argv)
+                return starting.spawn(self.run, self.ledger, self.trainee, start, start.argv)
             except OSError as error:
                 failed = error
                 _log.warning("the trainer cannot be started: %s", error)
             if ended := self._rest(self.limits.watch.backoff * number):
                 return ended
         return self._stopped(f"the trainer cannot be started: {failed}")
-
-    def _spawn(self, start: Restart, argv: tuple[str, ...]) -> Attempt:
-        before = attempts.last(self.run, self.ledger.events)
-        remedies = record.remedies(self.ledger.events)
-        argv = restart.otherwise(self.trainee, argv, [one.name for one in remedies])
-        debug = debugging.asked(self.run)
-        attempt = attempts.spawn(
-            self.run,
-            self.ledger,
-            argv,
-            shown_argv=self.trainee.masked(argv),
-            cwd=self.trainee.cwd,
-            env=debugging.environment(self.run, self.trainee.env, argv, self.trainee.ranks, debug=debug),
-            number=before.number + 1 if before else 1,
-            start_step=start.step,
-            by_itself=start.by_itself,
-            state=start.state.path if start.state else None,
-            notes=(
-                *start.notes,
-                *(f"otherwise than the command says: {one.words}" for one in record.net(remedies)),
-                *([debugging.NOTE] if debug else []),
-            ),
-            kills_before=machine.out_of_memory_kills(),
-            weights_before=finish.stamp(self.trainee.weights),
-            states_before=None if before else states.stamps(self.run.output_dir),
-        )
-        debugging.taken(self.run)
-        return attempt

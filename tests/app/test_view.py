@@ -276,6 +276,28 @@ def test_no_phase_is_shown_by_its_inner_name(phase: str) -> None:
     assert phase in {"step", "ending"} or phase in {**view._PREPARING, **view._BESIDES}
 
 
+def test_the_rank_that_the_others_wait_for_is_named_while_the_training_goes_on() -> None:
+    """Beside what the sensors show."""
+    words = {"ranks": "rank 1 did not come to #41 'end of epoch': it is in step 7 since 60 s", "debugging": "debugs"}
+    assert dict(shown(seen(**words)).machine) == words
+    assert "#41 &#x27;end of epoch&#x27;" in markup.state(shown(seen(**words)))
+    assert shown(seen(state="stopped", phase=None, **words)).machine == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"action": "round", "resumed_step": None}, "Its ranks were ended, and their own launcher starts them again."),
+        ({"action": "restart", "resumed_step": None}, "Started again."),
+        ({"action": "stop", "resumed_step": None}, "The training was stopped."),
+        ({"resumed_step": None}, "The training was stopped."),
+    ],
+)
+def test_an_incident_says_how_it_went_on_where_no_step_is_known(more: dict[str, Any], said: str) -> None:
+    """A round that was ended stopped nothing."""
+    assert shown(seen(incidents=[{**INCIDENT, **more}])).cards[0].done == said
+
+
 def test_troubles_are_listed_while_the_training_goes_on() -> None:
     """A sentence each, apart from the incidents; a run that is over has none any more."""
     troubles = ["an optimizer did not step, once: a part of the model is not trained"]

@@ -85,13 +85,13 @@ class Field:
         """The folder that holds images, caches, and the hardened miniature."""
         return self.folder / "template"
 
-    def make_template(self) -> None:
+    def make_template(self, train: Callable[[workshop.Workshop], None] = drill.train) -> None:
         """Make the template; all runs need it."""
         made = self.template
         made.mkdir(parents=True, exist_ok=True)
         # Making the caches draws random numbers, so the weights to compare with come from a second training.
-        drill.train(workshop.prepare(made, hardened=False, name="caches", epochs=1))
-        drill.train(workshop.prepare(made, hardened=False, name=NAME, epochs=EPOCHS))
+        train(workshop.prepare(made, hardened=False, name="caches", epochs=1))
+        train(workshop.prepare(made, hardened=False, name=NAME, epochs=EPOCHS))
         (made / NAME).rename(made / "undisturbed")
         workshop.prepare(made, epochs=EPOCHS)
 

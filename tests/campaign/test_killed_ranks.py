@@ -7,12 +7,13 @@ import random
 import re
 import signal
 import socket
-import sys
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests import torchrun
 from tests.conftest import ROOT, Spawn, Spawned
 
 KILLS = int(os.environ.get("CAMPAIGN_KILLS", "2")) // 2
@@ -29,6 +30,8 @@ RANKS = (2, 4) if KILLS > 1 else (2,)
 """With more than two the order in which gradients are summed shows in the last bits."""
 HARD = 30.0 + 30.0 * KILLS
 BEGINS, APPLIED = r"rank {} of \d begins at step (\d+)", r"rank {} applied step (\d+)"
+POLL = 0.002
+"""A step takes a few milliseconds."""
 ENDED = r"rank (\d) finished: (weights \S+, loss \S+, steps \[.*\])"
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2 * HARD)]
@@ -59,13 +62,14 @@ def newest(training: Spawned) -> str:
     return training.output.rpartition(" begins at step ")[2]
 
 
-def kill(training: Spawned, rank: int) -> None:
-    """Kill a rank as the system does when memory is short: without a word."""
-    for child in psutil.Process(training.pid).children():
-        if child.environ().get("RANK") == str(rank):
-            child.send_signal(signal.SIGKILL)
-            return
-    pytest.fail(f"no rank {rank}:\n{training.output}")
+def kill(training: Spawned, rank: int, step: int) -> None:
+    """Kill a rank behind a step as the system does when memory is short: without a word."""
+    ranks = sorted(psutil.Process(training.pid).children(), key=lambda one: one.pid)
+    until = time.monotonic() + HARD
+    while f"rank {rank} applied step {step}\n" not in newest(training):
+        assert time.monotonic() < until, training.output
+        time.sleep(POLL)
+    ranks[rank].send_signal(signal.SIGKILL)
 
 
 @pytest.mark.parametrize("size", RANKS)
@@ -73,22 +77,20 @@ def kill(training: Spawned, rank: int) -> None:
 def test_a_rank_killed_at_a_random_step_changes_nothing(spawn: Spawn, tmp_path: Path, seed: int, size: int) -> None:
     """Every planned step once, the ranks' weights equal, and equal bit for bit to those of an undisturbed training."""
     chance = random.Random(seed)
-    torchrun = (sys.executable, "-m", "torch.distributed.run")
-    launch = ("--standalone", "--nproc-per-node", str(size), "--max-restarts", str(KILLS))
-    training = spawn(*launch, EXAMPLE, *GIVEN, "--output-dir", tmp_path / "killed", python=torchrun)
     right = undisturbed(spawn, tmp_path / "whole", size)
+    launch = ("--standalone", "--nproc-per-node", str(size), "--max-restarts", str(KILLS), *torchrun.FORKED)
+    training = spawn(torchrun.program(), *launch, EXAMPLE, *GIVEN, "--output-dir", tmp_path / "killed", torch=True)
     for killed in range(KILLS):
         training.when(lambda killed=killed: len(beginnings(training)) > killed, HARD)  # type: ignore[misc]
         begun = beginnings(training)[-1]
         rank, step = chance.randrange(size), begun + chance.randint(1, WINDOW)
-        training.when(lambda rank=rank, step=step: f"rank {rank} applied step {step}\n" in newest(training), HARD)  # type: ignore[misc]
-        kill(training, rank)
+        kill(training, rank, step)
     assert training.ends(HARD) == 0, training.output
     assert len(beginnings(training)) == KILLS + 1
     steps = list(range(1, STEPS + 1))
     assert right == [right[0]] * size
     assert right[0].endswith(f"steps {steps}")
-    assert [words for _, words in re.findall(ENDED, training.output)] == right, training.output
+    assert [words for _, words in re.findall(ENDED, newest(training))] == right, training.output
     weights = [(tmp_path / run / "final.safetensors").read_bytes() for run in ("killed", "whole")]
     assert weights[0] == weights[1]
     assert_no_step_is_left_out(training.output, size)

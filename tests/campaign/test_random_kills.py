@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -47,12 +47,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory, field: Field) -> Path:
     return made
 
 
-@cache
-def undisturbed(folder: Path, accumulation: int) -> Path:
-    """Return what a training leaves that nobody hardened or killed."""
-    name = f"undisturbed-{accumulation}"
-    drill.train(workshop.prepare(folder, hardened=False, name=name, flags=accumulated(accumulation)))
-    return folder / name
+@pytest.fixture(scope="module")
+def undisturbed(folder: Path, plainly: Callable[[workshop.Workshop], None]) -> Callable[[int], Path]:
+    """Give what a training leaves that nobody hardened or killed, by its batches to a step."""
+
+    @cache
+    def trained(accumulation: int) -> Path:
+        name = f"undisturbed-{accumulation}"
+        plainly(workshop.prepare(folder, hardened=False, name=name, flags=accumulated(accumulation)))
+        return folder / name
+
+    return trained
 
 
 def accumulated(accumulation: int) -> tuple[str, ...]:
@@ -115,9 +120,11 @@ def live_until_killed(script: Script, resume: Path | None, log: Path, seconds: f
 @pytest.mark.timeout(OUTER + 240)
 @pytest.mark.skipif("CAMPAIGN_KILLS" not in os.environ, reason="minutes: make kills does it")
 @pytest.mark.parametrize(("accumulation", "way"), EVERY_WAY)
-def test_each_planned_step_is_applied_once(folder: Path, accumulation: int, way: str) -> None:
+def test_each_planned_step_is_applied_once(
+    folder: Path, undisturbed: Callable[[int], Path], accumulation: int, way: str
+) -> None:
     """However a training saves and accumulates, and whenever it is killed: the same steps, and the same bits."""
-    reference = undisturbed(folder, accumulation)
+    reference = undisturbed(accumulation)
     name = f"killed-{accumulation}-{way.replace(' ', '-')}"
     made = workshop.prepare(folder, name=name, flags=(*accumulated(accumulation), *WAYS[way]))
     script = trainsh.parse(made.train_sh, os.environ)
@@ -164,10 +171,10 @@ def kill_at_random(made: workshop.Workshop, supervisor: subprocess.Popen[bytes],
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(OUTER + 60)
-def test_random_kills_of_a_supervised_training_leave_no_trace(folder: Path) -> None:
+@pytest.mark.timeout(OUTER + 240)
+def test_random_kills_of_a_supervised_training_leave_no_trace(folder: Path, undisturbed: Callable[[int], Path]) -> None:
     """Whenever the trainer is killed, each planned step is embodied exactly once, bit for bit."""
-    reference = undisturbed(folder, 1)
+    reference = undisturbed(1)
     made = workshop.prepare(folder, name="killed")
     RunDir(made.output_dir).create()
     RunDir(made.output_dir).open_beats()

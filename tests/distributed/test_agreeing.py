@@ -57,9 +57,10 @@ def test_the_newest_that_all_have_whole_is_chosen(disks: list[Disk], step: int |
     assert chosen(disks) == (step, passed)
 
 
-def test_a_long_reason_is_cut() -> None:
-    """What a rank may say at a meeting is short."""
-    step, (why,) = chosen([{4: "!" + "long " * 1000}, {4: "a"}])
+@pytest.mark.parametrize("word", ["long ", "\u0436", "\U0001f525", "\udcff"])
+def test_a_long_reason_is_cut(word: str) -> None:
+    """What a rank may say at a meeting is short, whatever the letters."""
+    step, (why,) = chosen([{4: "!" + word * 1000}, {4: "a"}])
     assert step is None
     assert len(why) < PAYLOAD
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fluxguard.distributed.meetings.meeting import PAYLOAD
-from fluxguard.distributed.models.likeness import Part, fingerprint, first_difference, in_words, parts_of
+from fluxguard.distributed.models.likeness import Part, _advice, fingerprint, first_difference, in_words, parts_of
 from tests.distributed.lockstep import Meetings
 
 
@@ -101,3 +101,10 @@ def test_names_shapes_types_and_what_is_trained_are_compared() -> None:
     ]
     assert not any(part.values for part in parts_of(model, values=False))
     assert all(part.values for part in parts_of(model, values=True))
+
+
+@pytest.mark.parametrize(
+    ("others", "advice"), [("w: 3, float32, trained, values 2", "load_or_init"), ("w: 4, float32, trained", "same way")]
+)
+def test_what_to_do_about_a_difference_depends_on_what_differs(others: str, advice: str) -> None:
+    assert advice in _advice(["w: 3, float32, trained, values 1", others])

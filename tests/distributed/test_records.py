@@ -142,3 +142,11 @@ def test_a_reason_that_cannot_be_read_is_still_an_error(payload: bytes) -> None:
 
 def test_a_record_says_that_it_came_unless_told_otherwise() -> None:
     assert HERE.status == CAME
+
+
+def test_who_disagrees_is_told_what_to_look_for() -> None:
+    """Also where another rank was the one that saw it."""
+    error = trouble([HERE, HERE._replace(what="elsewhere")], 0)
+    assert "fluxguard scan" in str(error)
+    told = trouble([HERE, HERE._replace(status=OVER, payload=over(error or KeyboardInterrupt()))], 0)
+    assert str(told) == str(error)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
 
 from fluxguard.distributed.start import rollcall
-from fluxguard.distributed.start.assembly import Call, Verdict, heard, is_called_by_the_living
+from fluxguard.distributed.start.assembly import SAID_AFTER, Call, Verdict, heard, is_called_by_the_living
 from fluxguard.distributed.start.rollcall import Problem, Record
 from tests.distributed.shelf import Shelf
 
@@ -49,6 +49,20 @@ def test_one_that_differs_is_named_with_what_differs(last: dict[str, object], va
     assert (problem.variable, problem.rank) == (variable, 2)
     assert words in problem.reason
     assert problem.error().variable == variable
+
+
+def test_two_trainings_that_met_by_mistake_are_told_apart() -> None:
+    """By their program, else by the names of the arguments that differ; their values are told to nobody."""
+    problem = rollcall.judge([record(0, program="a.py"), record(1, program="b.py")])
+    assert problem is not None
+    assert (problem.variable, problem.rank) == ("program", 1)
+    assert "is b.py, but a.py on rank 0" in problem.reason
+    one, other = {"lr": "d1", "epochs": "d2"}, {"lr": "d3", "epochs": "d2", "amp": "d4"}
+    problem = rollcall.judge([record(0, program="a.py", arguments=one), record(1, program="a.py", arguments=other)])
+    assert problem is not None
+    assert (problem.variable, problem.rank) == ("arguments", 1)
+    assert "other arguments than on rank 0 on node-a (amp, lr);" in problem.reason
+    assert rollcall.judge([record(0, program="a.py"), record(1)]) is None
 
 
 def test_the_few_are_named_and_not_the_many() -> None:
@@ -309,3 +323,61 @@ def test_a_port_that_is_taken_by_our_own_roll_call_is_told_from_one_of_others(li
     lives: Callable[[Record], bool] = lambda one: living  # noqa: E731
     assert is_called_by_the_living(room.shelf, lives, until=0.0) is ours
     assert not is_called_by_the_living(Shelf(), lives, until=0.0)
+
+
+class Waits:
+    """A patience of so many times 10 s; who it was asked for is kept."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.asked: list[tuple[int, ...]] = []
+
+    def more(self, missing: Iterable[int]) -> float:
+        self.asked.append(tuple(missing))
+        self.times -= 1
+        return LIMIT if self.times >= 0 else 0.0
+
+
+@pytest.mark.parametrize("absent", [0, 1])
+def test_who_may_still_come_is_waited_for(absent: int) -> None:
+    """Rank 0, without whom there is no roll call, and any other; who is there then is not late."""
+    room = Room()
+    here, late = (record(rank) for rank in (1 - absent, absent))
+    waits = Waits(2)
+    early = room.call(here, more=waits.more)
+    assert not any(early.look(float(now)) for now in range(25))
+    assert waits.asked == [(absent,), (absent,)]
+    latecomer = room.call(late, began=25.0)
+    found = [call.look(now) for now in (25.0, 26.0, 27.0) for call in (latecomer, early)]
+    assert {one.problem for one in found if one} == {None}
+    assert len([one for one in found if one]) >= 2
+
+
+def test_for_whom_a_rank_waits_is_said_once_before_the_limit() -> None:
+    """By who came in time, and by who sees no roll call at all."""
+    for absent, whom in ((0, "rank 0"), (1, "rank 1, 2")):
+        told: list[str] = []
+        call = Room().call(record(1 if absent == 0 else 0, 3), awaited=told.append, limit=4 * SAID_AFTER)
+        for now in (0.0, SAID_AFTER - 1, SAID_AFTER, 2 * SAID_AFTER):
+            call.look(now)
+            assert told == ([whom] if now >= SAID_AFTER else [])
+
+
+def test_who_does_not_come_after_all_is_named_with_the_whole_time() -> None:
+    room = Room()
+    waits = Waits(1)
+    calls = [room.call(record(0, 3), more=waits.more), room.call(record(2, 3), more=waits.more, began=-1.0)]
+    problem = problem_of(room.verdicts(calls, until=3 * LIMIT))
+    assert (problem.variable, problem.rank) == ("WORLD_SIZE", 1)
+
+
+def test_a_rank_0_that_dies_while_another_one_is_waited_for_is_named() -> None:
+    """It looked once, and then no more: what was seen before does not count for ever."""
+    room = Room()
+    main, waits = room.call(record(0, 3)), Waits(1)
+    other = room.call(record(1, 3), more=waits.more)
+    for now in (0.0, 1.0, 2.0):
+        assert main.look(now) is other.look(now) is None
+    problem = problem_of(room.verdicts([other], until=3 * LIMIT))
+    assert problem.rank == 0
+    assert waits.asked == [(2,), (0,)]

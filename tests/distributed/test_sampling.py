@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -90,6 +91,13 @@ def test_a_step_larger_than_the_dataset_is_refused() -> None:
     """It would train nothing, silently."""
     with pytest.raises(InputError, match="more than the 100"):
         samplers(1, step_size=104)
+
+
+@pytest.mark.parametrize("sizes", [{"batch_size": 0}, {"batch_size": -4, "step_size": -8}, {"step_size": 0}])
+def test_a_size_below_one_is_refused_by_its_name(sizes: dict[str, Any]) -> None:
+    """Before anything is divided by it."""
+    with pytest.raises(InputError, match=f"{next(iter(sizes))}: must be at least 1"):
+        Sampler(range(100), **{"batch_size": 4, **sizes})
 
 
 def test_a_number_of_samples_is_a_number_of_batches_or_none() -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fluxguard import heartbeat
 from fluxguard.distributed import bounded, world
+from fluxguard.distributed.meetings import leftover
 from fluxguard.distributed.start import hearts, reaching
 from fluxguard.distributed.start.environment import Place
 from fluxguard.errors import DeadlineExceeded
+from fluxguard.heartbeat import Heart
+from fluxguard.rundir import BEATS_OF
 from tests.conftest import FAULTS, Spawn
 
 SETUPS = FAULTS / "distributed" / "setups.py"
@@ -103,6 +109,7 @@ def test_a_call_that_never_returns_is_given_up() -> None:
         bounded.within(0.05, "a stuck call", stop.wait)
     assert time.monotonic() - began < 5
     assert all(one.daemon for one in threading.enumerate() if one.name == "fluxguard-a-stuck-call")
+    assert "fluxguard-a-stuck-call" in [one.name for one in leftover._left]  # or it might abort the process at its end
     stop.set()
 
 
@@ -145,3 +152,35 @@ def test_heartbeats_without_a_supervisor_lie_by_job_and_leave_nothing(monkeypatc
     assert place.is_dir()
     hearts.end(place, 0)
     assert not place.exists()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory file system")
+def test_what_killed_ranks_have_left_in_memory_is_removed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what is new, what a supervised run has, what does not say whose it is, or where a rank lives."""
+    monkeypatch.setattr(hearts, "beats_in_memory", lambda: tmp_path / "fluxguard-7-")
+    monkeypatch.setattr(hearts, "_may_live", lambda pid: pid == os.getpid())
+    owners = {"dead": "over", "lives": "over", "new": "over", "supervised": "out/.fluxguard", "unknown": ""}
+    for name, owner in owners.items():
+        place = tmp_path / f"fluxguard-7-{name}"
+        place.mkdir()
+        with monkeypatch.context() as of_another:
+            if name != "lives":
+                of_another.setattr(os, "getpid", lambda: 2**22 + 1)
+            Heart(heartbeat.path_for(place, 0))
+        if owner:
+            (place / BEATS_OF).write_bytes(os.fsencode(place / owner))
+    (tmp_path / "fluxguard-7-link").symlink_to(tmp_path / "fluxguard-7-dead")
+    now = time.time()
+    os.utime(tmp_path / "fluxguard-7-new", (now + 99, now + 99))
+    hearts.clear(now + 100)
+    assert {one.name.rpartition("-")[2] for one in tmp_path.iterdir()} == {*owners, "link"} - {"dead"}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory file system")
+def test_a_process_that_is_not_ours_may_live() -> None:
+    """Only one that is not there does not."""
+    assert hearts._may_live(os.getpid())
+    assert hearts._may_live(1)
+    assert not hearts._may_live(2**22 + 1)

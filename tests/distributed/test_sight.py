@@ -39,7 +39,8 @@ SAMPLING = Word(
         ),
         (
             Sight(who=HERE, here=True, life=DEAD, word=SAMPLING),
-            "(pid 4711) is dead: its process has ended, was in phase 'sampling', "
+            "(pid 4711) is dead: its process has ended, by itself (it left before the others) or killed, "
+            "was in phase 'sampling', "
             "its last collective was #41 collective 'fid.compute'",
         ),
         (
@@ -68,6 +69,20 @@ def test_a_sign_of_life_is_a_beat_or_a_collective() -> None:
     assert (sign.beats, sign.phase, later.beats) == (9, "sampling", 10)
     assert Sight(word=Word(number=5)).sign() is None
     assert Sight().sign() is None
+
+
+def test_a_rank_that_has_told_of_no_phase_shows_none() -> None:
+    """Nobody can say what it does: its beats and collectives alone are signs."""
+    silent = Sight(life=LIVES, word=Word(beats=1)).sign()
+    assert silent is not None
+    assert silent.phase is None
+
+
+@pytest.mark.parametrize(("begun", "phase"), [(0, "load"), (1, "")])
+def test_a_loop_that_tells_of_no_phase_is_not_in_the_first_one_for_ever(begun: int, phase: str) -> None:
+    """Once it has met the others, that one allows it nothing."""
+    assert sight._phase("load", begun) == phase
+    assert sight._phase("sampling", begun) == "sampling"
 
 
 @pytest.mark.parametrize("life", [DEAD, STOPPED])

@@ -7,6 +7,7 @@ import json
 import logging
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,14 @@ def test_a_kill_in_the_middle_of_a_save_leaves_a_whole_state(tmp_path: Path, whe
     assert [path.name for path in tmp_path.iterdir()] == [state.name]
 
 
+def test_what_is_called_only_almost_like_ours_is_left_alone(tmp_path: Path) -> None:
+    """It is somebody else's."""
+    for name in (".step-final.partial", ".step-1.old"):
+        (tmp_path / name).mkdir()
+    assert distributed.newest_state(tmp_path) is None
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_a_state_saved_again_replaces_the_one_before(tmp_path: Path) -> None:
     """Whatever that was."""
     training = Training()
@@ -238,6 +247,46 @@ def test_a_state_is_read_to_the_last_byte_before_anything_is_loaded(tmp_path: Pa
     with pytest.raises(StateUnusable, match="digest differs"):
         training.load(state)
     assert training.bits()[:-1] == before[:-1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _: "[" * 200_000 + "]" * 200_000,
+        lambda _: "[]",
+        lambda told: json.dumps({**told, "identity": "x" * 3000}),
+        lambda told: json.dumps({**told, "identity": 3}),
+        lambda told: json.dumps({name: value for name, value in told.items() if name != "identity"}),
+    ],
+)
+def test_a_foreign_state_is_passed_over_like_a_damaged_one(tmp_path: Path, change: Any) -> None:
+    """With a manifest that is right, and what no state of ours says: nobody fails alone over it."""
+    training = Training()
+    kept = training.save(tmp_path)
+    training.train(1)
+    foreign = forge(training.save(tmp_path), change)
+    assert distributed.newest_state(tmp_path) == kept
+    with pytest.raises(StateUnusable, match=r"trainer\.json cannot be read"):
+        training.load(foreign)
+
+
+def test_a_state_that_lacks_what_each_has_is_unusable(tmp_path: Path) -> None:
+    """That is said, and what it lacks."""
+    training = Training()
+    state = forge(
+        training.save(tmp_path), lambda told: json.dumps({name: told[name] for name in told if name != "model"})
+    )
+    with pytest.raises(StateUnusable, match="lacks model"):
+        training.load(state)
+
+
+def forge(state: Path, change: Any) -> Path:
+    """Let a state say something else, with a manifest that vouches for it."""
+    path = state / "trainer.json"
+    path.write_text(change(json.loads(path.read_bytes())))
+    known = manifest.read(state)
+    manifest.write(state, replace(known, files=manifest.of_files(state)))
+    return state
 
 
 class Position:

@@ -19,6 +19,7 @@ ALIKE = {
     "takes_rank_0s_values": "True",
     "compressed": "['None True', 'bf16 True', 'fp16 True', 'powersgd True']",
     "lays_its_buckets_before_the_first_step": str([(True, laid, True) for laid in (True, False, False, False, True)]),
+    "lays_the_buckets_of_any_model_and_leaves_it_as_it_was": "(True, True, True)",
     "leaves_an_optimizer_within_the_backward_alone": "0",
     "accumulates_without_meeting": "(True, True, '0.weight', 'Linear')",
     "builds_alike": "(True, True)",
@@ -39,6 +40,7 @@ ONE = {
     "unknown_compression_on_one_rank": (1, r"InputError: compression: 'gzip' is none", r"RankFailed: rank 1 failed"),
     "broken_weights": (0, r"InputError: .*broken\.safetensors", r"RankFailed: rank 0 .*broken\.safetensors"),
     "build_fails_on_one_rank": (1, "MemoryError: no room", r"RankFailed: rank 1 .*no room"),
+    "names_who_is_missing_in_a_backward": (0, r"RanksMissing: .*'gradients'.*rank 1 did not come", "did not come"),
     "a_disk_that_is_full_for_one_rank": (1, "OSError: .*No space", r"RankFailed: rank 1 .*No space"),
 }
 EACH = {

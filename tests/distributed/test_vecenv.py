@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import time
 
 import pytest
 
+from tests import torchrun
 from tests.conftest import POLL, ROOT, Spawn
 
 EXAMPLE = ROOT / "docs" / "examples" / "vecenv_ddp.py"
@@ -20,11 +20,9 @@ GONE = 2.0
 @pytest.mark.timeout(60)
 def test_an_environment_that_never_answers_is_named_by_every_rank(spawn: Spawn) -> None:
     """Under torchrun: which rank, which environment, for how long; then all end, and no process is left."""
-    torchrun = importlib.util.find_spec("torch.distributed.run")
-    assert torchrun is not None
-    assert torchrun.origin is not None
     options = ["--environments", "3", "--stuck", "1:2", "--limit", str(LIMIT)]
-    run = spawn(torchrun.origin, "--standalone", "--nproc-per-node", "2", EXAMPLE, *options, torch=True)
+    launch = ("--standalone", "--nproc-per-node", "2", *torchrun.FORKED)
+    run = spawn(torchrun.program(), *launch, EXAMPLE, *options, torch=True)
     assert run.ends() != 0
     seeds = re.findall(r"rank \d of 2 draws from seed (\d+)", run.output)
     assert len(set(seeds)) == 2, run.output

@@ -171,6 +171,20 @@ def test_a_store_that_does_not_answer_is_not_waited_for_as_long_as_some_phase_ma
         waits.look(1000.75 + LIMIT)
 
 
+def test_rank_0_is_not_blamed_for_the_store_of_its_launcher(
+    lives: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is seen to live: the launcher is stopped, or cut off."""
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    place = Place()
+    place.answers = False
+    error = seconds_until_it_gives_up(wait(place))[1]
+    assert error.ranks == ()
+    assert "in the launcher on rank 0's machine, does not answer" in str(error)
+    lives[100] = sight.UNKNOWN
+    assert seconds_until_it_gives_up(wait(place))[1].ranks == (0,)
+
+
 def test_records_that_are_all_there_and_are_not_read_are_the_stores_fault(lives: dict[int, str]) -> None:
     """The other connection, on which they are waited for, may be cut."""
     place = Place()
@@ -188,6 +202,20 @@ def test_of_whom_nothing_is_seen_gets_almost_the_timeout_of_the_group_unless_som
     assert seconds_until_it_gives_up(wait(place), 20)[0] == LIMIT
     with limits.use(barrier=5.0):
         assert seconds_until_it_gives_up(wait(place, None), 20)[0] == 5.0
+    waits = wait(place, None)
+    waits.look(1000.0)
+    waits.look(1000.25)
+    waits.look(2700.0)
+    with pytest.raises(RanksMissing):
+        waits.look(2711.0)
+
+
+def test_who_tells_of_no_phase_may_work_for_all_that_anybody_knows(lives: dict[int, str]) -> None:
+    """A loop need not know of phases: neither is it ended while it caches, nor does it get what some phase may."""
+    place = Place()
+    place.words[2] = Word(beats=1)
+    with limits.use(barrier=5.0):
+        assert seconds_until_it_gives_up(wait(place, None), 20)[0] == pytest.approx(5.0, abs=0.5)
     waits = wait(place, None)
     waits.look(1000.0)
     waits.look(1000.25)

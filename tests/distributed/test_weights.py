@@ -39,6 +39,9 @@ def test_without_the_file_the_model_is_new_and_depends_on_the_seed(
     assert torch.equal(one.weight, other.weight)
     with pytest.raises(InputError, match=r"none\.pt: is not there"):
         distributed.load_or_init(tmp_path / "none.pt", build, missing="error")
+    assert torch.equal(distributed.load_or_init(None, build).weight, one.weight)
+    with pytest.raises(InputError, match="path: is None"):
+        distributed.load_or_init(None, build, missing="error")
 
 
 class Strange:
@@ -90,6 +93,26 @@ def test_a_file_that_cannot_be_used_is_an_error_or_new_weights(
     with caplog.at_level(logging.WARNING):
         distributed.load_or_init(path, build, broken="build")
     assert "new weights are used" in caplog.text
+
+
+class Tied(nn.Module):
+    """Writes with the weights by which it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = nn.Embedding(5, 3)
+        self.writes = nn.Linear(3, 5, bias=False)
+        self.writes.weight = self.reads.weight
+
+
+@pytest.mark.parametrize("name", ["reads.weight", "writes.weight"])
+def test_weights_with_two_names_may_come_under_one_of_them(tmp_path: Path, name: str) -> None:
+    """As safetensors saves a model; they stay one."""
+    path = tmp_path / "weights.safetensors"
+    save_file({name: torch.full((5, 3), 7.0)}, path)
+    model: Any = distributed.load_or_init(path, Tied)
+    assert model.writes.weight is model.reads.weight
+    assert (model.reads.weight == 7).all()
 
 
 def test_a_broken_safetensors_file_is_named_too(tmp_path: Path) -> None:

@@ -84,3 +84,6 @@ def test_the_model_itself_is_found_behind_everything() -> None:
     compiled._orig_mod = model  # what torch.compile makes of it, and what takes seconds to import
     for one in (model, distributed.wrap(model), compiled, distributed.wrap(compiled)):
         assert wrapping.bare(one) is model
+    wrapped = distributed.wrap(compiled)
+    assert list(wrapped.state_dict()) == list(model.state_dict())
+    wrapped.load_state_dict(Model().state_dict())

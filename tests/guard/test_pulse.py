@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from fluxguard import heartbeat
 from fluxguard.guard import pulse
 from fluxguard.heartbeat import Heart
 from fluxguard.limits import WaitLimits
@@ -112,6 +114,18 @@ def test_a_phase_in_which_the_training_begins_is_left_alone(
         monkeypatch.setattr(pulse._trainer, "heart", heart)
         heart.phase = b"step"
     assert heart.phase == b"step"
+
+
+def test_a_loop_that_tells_of_no_phase_is_in_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also after a phase that others have put around a part of it."""
+    monkeypatch.setattr(pulse._trainer, "begun", True)
+    monkeypatch.setattr(pulse._trainer, "heart", None)
+    pulse.listen(tmp_path, 3)
+    with pulse.during("saving"):
+        pass
+    beat = heartbeat.read(heartbeat.path_for(tmp_path, 3))
+    assert beat is not None
+    assert beat.phase == ""
 
 
 @pytest.mark.parametrize("kind", ["block_swap", "batch", "first_batch", "read", "barrier"])

@@ -342,3 +342,44 @@ def test_every_step_of_all_attempts_is_counted_once(recorder: Recorder, accumula
 
 def test_the_losses_of_batches_never_seen_do_not_count() -> None:
     assert [resume.loss_slot(step, [0.5, 0.5]) for step in (0, 1, 2, 7)] == [0, 1, 2, 2]
+
+
+class Common(Loader):
+    """The loader of one of several processes: their common order comes from a generator that its sampler has."""
+
+    def __init__(self, recorder: Recorder, *, lasting: bool) -> None:
+        super().__init__(recorder, workers=2, lasting=lasting)
+        self.generator = self
+        self.drawn = 0
+
+    def get_state(self) -> int:
+        return self.drawn
+
+    def set_state(self, state: int) -> None:
+        self.drawn = state
+
+    def __iter__(self) -> Iterator[int]:
+        resume._sampler_starts(self)
+        self.events.append(f"order {self.drawn}")
+        self.drawn += 1
+        yield from range(10)
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+@pytest.mark.parametrize("saved", [2, 10], ids=["in mid-epoch", "at an epoch's end"])
+def test_several_processes_go_on_with_their_common_order(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, saved: int, lasting: bool
+) -> None:
+    """Not with the order of the first epoch again, from which a fresh process's generator would begin."""
+    monkeypatch.setattr(resume, "packed", lambda state: state)
+    monkeypatch.setattr(resume, "tensor", lambda state: state)
+    resume.resume_point(0, 0, 0, 10, 1)
+    loader = Common(recorder, lasting=lasting)
+    states = [resume.states_to_save() for epoch in range(2) for _ in resume.batches(loader, epoch)][9 + saved]
+    resume.begin_again()
+    recorder.events.clear()
+    load(manifest(10 + saved, 2, saved), states)
+    first, _, _ = resume.resume_point(1, 0, 0, 10, 1)
+    loader = Common(recorder, lasting=lasting)
+    assert sum(1 for epoch in range(first, 4) for _ in resume.batches(loader, epoch)) == 30 - saved
+    assert [event for event in recorder.events if event.startswith("order")] == [f"order {n}" for n in range(first, 4)]

@@ -148,3 +148,25 @@ def test_a_secret_is_recorded_by_its_name_only() -> None:
         name: ENV[name] for name in ("CUDA_VISIBLE_DEVICES", "LC_ALL", "PATH", "TOKENIZERS_PARALLELISM")
     }
     assert references(ENV) == ("ACCELERATE_SECRET", "HF_TOKEN", "NVIDIA_API_KEY", "WANDB_API_KEY", "db_password")
+
+
+@pytest.mark.parametrize(
+    ("head", "found"),
+    [
+        ("#!{0}/python3\nimport re\n", "python3"),
+        ('#!"{0}/python3"\n', "python3"),
+        ("#!/bin/sh\n'''exec' {0}/python3 \"$0\" \"$@\"\n' '''\n", "python3"),
+        ('#!/bin/sh\n\'\'\'exec\' "{0}/python3" "$0" "$@"\n', "python3"),
+        ("#!/usr/bin/env python3\n", None),
+        ("#!/bin/sh\necho\n", None),
+        ("#!{0}/gone/python3\n", None),
+        ("", None),
+        ("\x7fELF", None),
+    ],
+)
+def test_a_script_names_its_python_in_its_first_lines(tmp_path: Path, head: str, found: str | None) -> None:
+    python_at(tmp_path / "python3")
+    script = tmp_path / "torchrun"
+    script.write_text(head.format(tmp_path))
+    assert interpreter.of_script(script) == (tmp_path / found if found else None)
+    assert interpreter.of_script(tmp_path / "none") is None

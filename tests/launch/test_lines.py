@@ -75,6 +75,37 @@ def test_a_launcher_in_the_command_is_replaced(command: str, program: str, modul
     assert ("-m" in line.argv) is module
 
 
+@pytest.mark.parametrize(
+    ("command", "launcher", "begins", "holds"),
+    [
+        ("env A=b torchrun train.py", TORCHRUN, "env A=b torchrun", ""),
+        ("uv run torchrun --nproc-per-node 8 train.py", TORCHRUN, "uv run torchrun", "--nproc-per-node=8"),
+        ("/v/bin/python -m torch.distributed.run train.py", TORCHRUN, "/v/bin/python -m torch.distributed.run", ""),
+        ("/v/bin/python -X dev train.py", TORCHRUN, "/v/bin/torchrun", ""),
+        ("A=b /v/bin/torchrun train.py", ACCELERATE, "A=b /v/bin/accelerate launch", ""),
+        ("torchrun --log-dir /l -r 3 --run-path train.py", TORCHRUN, "torchrun", "--log_dir=/l -r 3 --run_path"),
+        ("torchrun --rdzv-conf is_host=0,join_timeout=9 train.py", TORCHRUN, "torchrun", "is_host=1,join_timeout=9"),
+        ("accelerate launch --dynamo_mode a --use_fsdp train.py", ACCELERATE, "accelerate", "_mode=a --use_fsdp"),
+        ("accelerate launch --num_processes 4 train.py", ACCELERATE, "accelerate launch", "--num_processes=8"),
+        ("accelerate launch --mixed_precision bf16 train.py", TORCHRUN, "torchrun", ""),
+    ],
+)  # fmt: skip
+def test_what_a_command_says_of_other_things_stays(command: str, launcher: str, begins: str, holds: str) -> None:
+    """What stands before the launcher, its place, and its options: without one of them another training would run."""
+    [line, _] = lines.lines(command.split(), Machines(hosts=("a", "b"), launcher=launcher))
+    assert " ".join(line.argv).startswith(begins)
+    assert holds in " ".join(line.argv)
+    assert line.argv[-1] == "train.py"
+
+
+@pytest.mark.parametrize("command", ["bash run.sh python", "./train --lang python"])
+def test_a_program_that_is_not_of_python_is_started_as_it_is(command: str) -> None:
+    """A launcher would have Python run it otherwise."""
+    [line, _] = lines.lines(command.split(), TWO)
+    program = command.split()
+    assert line.argv[-len(program) - 1 :] == ("--no_python", *program)
+
+
 def test_a_command_without_a_program_is_refused() -> None:
     """Before anything is written."""
     with pytest.raises(InputError, match="COMMAND"):
@@ -91,3 +122,30 @@ def test_the_line_for_the_shell_holds_all_that_the_supervisor_does_not_set_itsel
     assert words[2:9] == ["fluxguard", "supervise", "--node", "a", "--output-dir", "/shared/my run", "--"]
     assert words[-1] == "two words"
     assert not any(word.startswith("TORCH_") for word in words)
+
+
+def test_two_trainings_at_one_rendezvous_do_not_meet() -> None:
+    """Their names there differ, by what they train or where they save; all machines of one have the same."""
+
+    def named(output_dir: str, *command: str, launcher: str = TORCHRUN) -> str:
+        machines = Machines(hosts=("a", "b"), output_dir=output_dir, launcher=launcher)
+        made = lines.lines(command, machines)
+        told = [ranks.read(line.argv) for line in made]
+        found = {str(one.options.get("rdzv_id")) for one in told if one}
+        found = {line.env["PET_RDZV_ID"] for line in made} if launcher == ACCELERATE else found
+        assert len(found) == 1
+        return found.pop()
+
+    assert named("/shared/my run", "train.py").startswith("my-run-")
+    assert (
+        named("out", "train.py") == named("out", "python", "train.py") == named("out", "train.py", launcher=ACCELERATE)
+    )
+    assert len({named("out", "train.py"), named("other/out", "train.py"), named("out", "train.py", "--lr=1")}) == 3
+    assert named("out", "torchrun", "--rdzv-id=mine", "train.py") == "mine"
+
+
+@pytest.mark.parametrize("endpoint", ["h:xx", "h:", "h:0", "h:70000", "[::1]:x"])
+def test_a_port_that_is_none_is_said(endpoint: str) -> None:
+    """And not replaced in silence."""
+    with pytest.raises(InputError, match="--endpoint"):
+        Machines(hosts=("a",), endpoint=endpoint)

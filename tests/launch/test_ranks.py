@@ -41,6 +41,7 @@ def test_a_command_without_a_launcher_says_nothing_of_ranks(command: str) -> Non
         ("torchrun train.py", (1, 1, 1, 0)),
         ("torchrun --standalone --nproc-per-node=2 --max-restarts=3 train.py", (1, 1, 2, 3)),
         ("torchrun --nproc_per_node gpu train.py --max-restarts 9", (1, 1, None, 0)),
+        ("torchrun --nproc_per_node xpu train.py", (1, 1, None, 0)),
         ("torchrun --nnodes=1:2 --nproc-per-node 4 --max-restarts 5 -m package.train", (1, 2, 4, 5)),
         ("torchrun --nnodes 3 --rdzv-backend c10d --rdzv-endpoint gpu1:29500 train.py", (3, 3, 1, 0)),
         ("/v/bin/python -m torch.distributed.run --nnodes=2 train.py", (2, 2, 1, 0)),
@@ -66,6 +67,11 @@ def test_options_of_torchrun_in_the_environment_count_unless_the_command_says_ot
     found = known("torchrun --nnodes=2 train.py", PET_NNODES="9", PET_MAX_RESTARTS="4", PET_RDZV_BACKEND="c10d")
     assert (found.most, found.max_restarts, found.elastic) == (2, 4, True)
     assert known("accelerate launch train.py", PET_NNODES="9").most == 1
+    apart = known(
+        "torchrun --rdzv-endpoint=gpu1:29500 --nnodes=2 train.py", PET_STANDALONE="0", PET_RDZV_BACKEND="c10d"
+    )
+    assert apart.endpoint == "gpu1:29500"
+    assert known("torchrun --nnodes=2 train.py", PET_STANDALONE="1").backend == "c10d"
 
 
 @pytest.mark.parametrize(

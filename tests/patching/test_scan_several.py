@@ -63,6 +63,12 @@ CONDITIONS = [
     "gpu = int(os.environ['LOCAL_RANK'])\nif gpu == 0:\n    distributed.barrier('x')",
     "def first():\n    return dist.get_rank() == 0\nif first():\n    distributed.barrier('x')",
     "if rank:\n    distributed.barrier('x')",
+    "def run(world):\n    if world.main:\n        distributed.barrier('x')",
+    "def run(here: World):\n    if not here.main:\n        return\n    distributed.barrier('x')",
+    "def run(self):\n    if self.world.main and bad():\n        distributed.barrier('x')",
+    "with distributed.setup() as w:\n    if w.main:\n        distributed.barrier('x')",
+    "if distributed.current().main:\n    distributed.barrier('x')",
+    "w = distributed.current()\nif w.main:\n    distributed.barrier('x')",
     "with distributed.on_main('x') as chosen:\n    if chosen:\n        distributed.barrier('x')",
     "ready = False\nif rank == 0:\n    ready = True\nif ready:\n    distributed.barrier('x')",
     "def meet():\n    distributed.barrier('x')\nif rank == 0:\n    meet()",
@@ -72,6 +78,9 @@ CONDITIONS = [
     "if rank == 0:\n    distributed.mean(loss)",
 ]
 EVERYWHERE = [
+    "if module.main:\n    distributed.barrier('x')",
+    "if world.main():\n    distributed.barrier('x')",
+    "if world.size:\n    distributed.barrier('x')",
     "device = local_rank\nif device != 'cpu':\n    distributed.barrier('x')",
     "if rank == 0 and world_size == 1:\n    distributed.barrier('x')",
     "def meet():\n    distributed.barrier('x')\nif rank:\n    meet()\nload()\nif not rank:\n    meet()",
@@ -100,6 +109,7 @@ LOOP = "for epoch in range(9):\n    train(model)\n    "
 LEAVING = [
     f"{LOOP}if rank == 0 and bad(epoch):\n        break",
     f"{LOOP}if rank == 0:\n        if bad(epoch):\n            break",
+    f"{LOOP}if self.world.main and bad(epoch):\n        break",
     "for batch in data:\n    if rank == 1 and broken(batch):\n        continue\n    model(batch).backward()",
     "def run():\n    while going:\n        model(x).backward()\n        if rank == 0 and bad(x):\n            return",
     "stop = False\n"

@@ -172,3 +172,8 @@ def test_most_files_are_done_with_at_a_glance() -> None:
     assert not may_hold("import torch\nx = ','.join(y)\n")
     assert may_hold("from torch.distributed import barrier as meet\n")
     assert kinds("from torch.distributed import barrier as meet\nmeet()\n") == ["barrier"]
+
+
+def test_a_warning_of_the_compiler_about_foreign_code_is_not_ours_to_show() -> None:
+    """An invalid escape in a string is still Python: the file is read, and nothing is said (or this fails)."""
+    assert kinds(inside("re.sub('\\(', '', text)\nfuture.result()")) == ["future"]

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fluxguard import cli, patching
+from fluxguard.cli import rendering
 from fluxguard.errors import InputError
 from fluxguard.patching import scanning
 
@@ -34,6 +35,12 @@ def test_tests_and_environments_are_left_out(tmp_path: Path) -> None:
     )
     (tmp_path / "mine" / "pyvenv.cfg").write_text("")
     assert [(one.file, one.line, one.function) for one in scanning.scan(tmp_path).findings] == [("a.py", 2, "work")]
+
+
+def test_a_finding_outside_of_any_function_is_in_none(tmp_path: Path) -> None:
+    """And nothing stands behind it."""
+    lines = list(rendering.scan(scanning.scan(put(tmp_path, a="future.result()\n"))))
+    assert lines[0] == "  a.py:1  future (high)"
 
 
 def test_what_does_not_parse_is_named_and_hides_nothing(tmp_path: Path) -> None:

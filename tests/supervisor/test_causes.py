@@ -462,3 +462,62 @@ def test_a_keeper_that_is_gone_as_well_was_ended_from_outside() -> None:
     assert (diagnosis.cause, diagnosis.origin, diagnosis.again) == ("killed from outside", OUTSIDE, True)
     assert found(MISFIT, Exit()) == "wrong model file"
     assert found(["steps:  1%|#| 1/100 [00:01<01:39]"], Exit(code=3)) == "ended without a word"
+
+
+MISSED = "[rank0]: fluxguard.errors.RanksMissing: barrier 'x' (#4); rank 1 (pid 4) is dead: its process has ended"
+HEAD = "[rank0]: Traceback (most recent call last):"
+ROUND_ENDED = "E1121 22:18 24142 torch/api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 1) of binary: python"
+
+
+def root(rank: int, code: int) -> list[str]:
+    """Return what torch's launcher says of the rank that ended first."""
+    said = f"  rank      : {rank} (local_rank: {rank})"
+    return ["Root Cause (first observed failure):", "[0]:", said, f"  exitcode  : {code} (pid: 4)"]
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"), [(-9, KILLED), (-11, "crashed (SIGSEGV)"), (1, "ranks missing"), (-6, "ranks missing")]
+)
+def test_who_missed_a_rank_does_not_say_how_that_rank_ended(code: int, cause: str) -> None:
+    """The launcher does, where it was a signal; an abort may come from what our own error leaves behind."""
+    assert found([HEAD, MISSED, *root(1, code)]) == cause
+
+
+def test_an_error_of_an_earlier_round_is_no_cause() -> None:
+    """Its agent started the ranks again, and then they ended by something else."""
+    disagree = "[rank0]: fluxguard.errors.RanksDisagree: the ranks have come to different places: rank 0 is at #1"
+    later = [HEAD, '[rank0]:   File "a.py", line 1', "[rank0]: ValueError: nobody knows"]
+    assert found([HEAD, disagree, ROUND_ENDED, *later, ROUND_ENDED]) == "error in the trainer (ValueError)"
+    assert found([*later, ROUND_ENDED, HEAD, disagree, ROUND_ENDED]) == "ranks disagree"
+
+
+def test_what_a_rank_survived_before_the_ranks_met_is_no_cause() -> None:
+    """Torch says of which rank a traceback is once they have; an optional package that is missing was survived."""
+    survived = [HEAD.removeprefix("[rank0]: "), "ModuleNotFoundError: No module named 'triton'"]
+    failed = [
+        HEAD.removeprefix("[rank0]: "),
+        "fluxguard.errors.SetupFailed: rank 1: torch: is 2.1.0, but rank 0 has 2.2.0",
+    ]
+    assert found([*survived, *failed]) == "setup failed"
+    assert found([*failed, *survived]) == "setup failed"
+
+
+def test_a_crash_while_collectives_are_debugged_says_so() -> None:
+    """Some versions of torch crash by it: neither the machine nor the model is to blame."""
+    crash = Evidence(exit=Exit(signal=11), debugging=True)
+    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL" in diagnose(ENDED, crash).words
+    assert "--debug-distributed" in diagnose(ENDED, crash).advice
+    assert "GPU driver" not in diagnose(ENDED, crash).advice
+    plain = diagnose(ENDED, replace(crash, debugging=False))
+    assert "DETAIL" not in plain.words + plain.advice
+
+
+@pytest.mark.parametrize("cause", ["ranks cannot connect", "collective timed out"])
+def test_advice_of_several_ranks_names_whose_option_it_is(cause: str) -> None:
+    """And a trainer that is not known is told no option of another launcher."""
+    advice = BY_NAME[cause].advice
+    assert re.search(r"--main_process_port of accelerate|--ddp_timeout of sd-scripts", advice)
+    foreign = diagnose(ENDED, Evidence(lines=[str(dict(SAID)[cause].example)], foreign=True))
+    assert foreign.cause == cause
+    assert "_port" not in foreign.advice
+    assert "_timeout" not in foreign.advice

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from fluxguard.clock import FakeClock
 from fluxguard.launch import ranks
 from fluxguard.launch.ranks import Ranks
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor import debugging
 from fluxguard.supervisor.incidents import recorder, versions
-from fluxguard.supervisor.ledger import Event
+from fluxguard.supervisor.ledger import Event, Ledger
 
 TWO = Ranks(launcher="torchrun", per_node=2)
 ASKED = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "NCCL_DEBUG": "INFO", "PYTHONFAULTHANDLER": "1"}
@@ -107,3 +108,14 @@ def test_asking_is_for_the_next_attempt_alone(run: RunDir) -> None:
     assert debugging.words(run, [started], running=True).startswith("this attempt debugs its collectives")
     assert debugging.words(run, [started], running=False) == ""
     assert debugging.words(run, [started, plain], running=True) == ""
+
+
+def test_whether_an_attempt_debugs_in_detail_is_known(run: RunDir) -> None:
+    """Because somebody asked for it, or has set it."""
+    assert not debugging.detailed(run, {"TORCH_DISTRIBUTED_DEBUG": "INFO"})
+    assert debugging.detailed(run, {"TORCH_DISTRIBUTED_DEBUG": "detail"})
+    values = {"attempt": "a", "number": 1, "start_step": 0, "log_from": 0}
+    Ledger(run.ledger, FakeClock()).add("attempt", **values, notes=[debugging.NOTE])
+    assert debugging.detailed(run, {})
+    Ledger(run.ledger, FakeClock()).add("attempt", **values, notes=[])
+    assert not debugging.detailed(run, {})

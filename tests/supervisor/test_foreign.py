@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fluxguard.errors import InputError
+from fluxguard.launch import interpreter
 from fluxguard.supervisor import foreign
 from fluxguard.supervisor.order import Order
 from tests.test_cli import Command, assert_one_line
@@ -36,14 +38,71 @@ def order(folder: Path, *argv: str, weights: Path | None = None, python: str | N
     return foreign.order(argv, output_dir=folder / "out", weights=weights, cwd=folder, python=python, exports={})
 
 
+def program(path: Path, text: str = "#!/bin/sh\n") -> Path:
+    """Write something that can be run."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
 def test_the_command_stays_as_it_is(tmp_path: Path) -> None:
-    """But for the interpreter, which is never our own unless it was named."""
+    """But for the interpreter that was named."""
     made = order(tmp_path, "python", "mine.py", "--lr", "1", python=sys.executable)
     assert made.trainee.argv == (sys.executable, "mine.py", "--lr", "1")
     assert (made.trainee.foreign, made.hardened, made.trainee.weights) == (True, False, None)
-    (tmp_path / "train").write_text("#!/bin/sh\n")
-    (tmp_path / "train").chmod(0o755)
-    assert order(tmp_path, "./train", "x").trainee.argv == (str(tmp_path / "train"), "x")
+    train = program(tmp_path / "train")
+    assert order(tmp_path, "./train", "x").trainee.argv == (str(train), "x")
+
+
+def test_what_is_first_on_the_path_runs_also_in_our_own_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a loop that imports fluxguard has it; nothing that is set there is lost."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    monkeypatch.setattr(interpreter, "own_prefix", lambda: ours)
+    python = program(ours / "bin" / "python")
+    launchers = {
+        "torchrun": "torch.distributed.run",
+        "accelerate-launch": "accelerate.commands.launch",
+    }
+    for folder in (ours, theirs):
+        for name in launchers:
+            program(folder / "bin" / name, f"#!{folder}/bin/python\n")
+        program(folder / "bin" / "python")
+    path = f"{ours / 'bin'}{os.pathsep}{theirs / 'bin'}"
+    monkeypatch.setenv("PATH", path)
+    monkeypatch.setenv("VIRTUAL_ENV", str(ours))
+    monkeypatch.setenv("PYTHONPATH", str(Path(interpreter.__file__).parents[2]))
+    program(tmp_path / ".venv" / "bin" / "python")
+    for name, module in launchers.items():
+        made = order(tmp_path, name, "--x", "mine.py")
+        assert made.trainee.argv == (str(python), "-m", module, "--x", "mine.py")
+        assert made.job.interpreter == python
+    made = order(tmp_path, "python", "mine.py")
+    assert made.trainee.argv == (str(python), "mine.py")
+    assert made.trainee.env["PATH"] == path
+    assert made.trainee.env["VIRTUAL_ENV"] == str(ours)
+    assert "PYTHONPATH" in made.trainee.env
+    monkeypatch.setenv("PATH", str(theirs / "bin"))
+    assert order(tmp_path, "torchrun", "mine.py").trainee.argv[0] == str(theirs / "bin" / "python")
+
+
+def test_a_launcher_that_names_no_python_is_run_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the shim of a version manager, which finds out by itself."""
+    shim = program(tmp_path / "bin" / "torchrun", "#!/usr/bin/env bash\n")
+    monkeypatch.setenv("PATH", str(shim.parent))
+    made = order(tmp_path, "torchrun", "mine.py")
+    assert made.trainee.argv == (str(shim), "mine.py")
+
+
+def test_a_launcher_that_is_not_on_the_path_is_looked_for_as_a_known_trainers_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the environments beside the program."""
+    python = program(tmp_path / ".venv" / "bin" / "python")
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert order(tmp_path, "torchrun", "mine.py").trainee.argv[:2] == (str(python), "-m")
 
 
 def test_what_cannot_be_run_or_verified_is_said_before(tmp_path: Path) -> None:
@@ -60,7 +119,7 @@ def command(tmp_path: Path) -> Iterator[Command]:
     made = Command(tmp_path)
     (tmp_path / "mine.py").write_text(PROGRAM)
     yield made
-    made.run("stop", str(made.out))
+    made.stop()
 
 
 def words(command: Command, *options: str, program: tuple[str, ...] = ()) -> list[str]:

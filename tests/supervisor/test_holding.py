@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 
 from fluxguard import manifest
 from fluxguard.cli import app
+from fluxguard.distributed.saving import sealing
 from fluxguard.errors import InputError
 from fluxguard.rundir import RunDir
 from fluxguard.supervisor.checkpoints import holding, states
-from fluxguard.supervisor.checkpoints.holding import ASIDE, DAMAGED, OUTPUT, SEALED, UNVERIFIED, VERIFIED, Holding
+from fluxguard.supervisor.checkpoints.holding import ASIDE, DAMAGED, LOOP, OUTPUT, SEALED, UNVERIFIED, VERIFIED, Holding
 from fluxguard.supervisor.checkpoints.states import Plan
 from fluxguard.supervisor.showing import status
 from tests.supervisor import damages
@@ -173,3 +174,54 @@ def test_a_path_is_never_broken_in_two(tmp_path: Path) -> None:
     damages.write(tmp_path / name, epoch=1, step=4, bare=True)
     lines = CliRunner().invoke(app, ["states", str(tmp_path)]).output.splitlines()
     assert sum(line.endswith(f" {name}") for line in lines) == 1
+
+
+def saved(folder: Path, step: int) -> Path:
+    """Save a state as `distributed.save_state` does."""
+
+    def fill(partial: Path) -> None:
+        (partial / f"{sealing.TRAINER}.json").write_text("{}")
+        (partial / sealing.RANK.format(0)).write_text("{}")
+
+    state = sealing.path_of(folder, step)
+    folder.mkdir(parents=True, exist_ok=True)
+    sealing.write(state, fill, {"true_step": step, "epoch": 2, "batch": 3, "world_size": 2, "attempt": ""})
+    sealing.publish(state)
+    return state
+
+
+@pytest.mark.parametrize("folder", ["", "states"])
+@pytest.mark.parametrize("run", [True, False])
+def test_states_that_a_loop_has_saved_are_listed(tmp_path: Path, folder: str, run: bool) -> None:
+    """In the output folder or in one of it, with a verdict, and with the one that `newest_state` takes."""
+    if run:
+        begun(tmp_path)
+    for step in (4, 8, 12):
+        saved(tmp_path / folder, step)
+    broken = tmp_path / folder / "step-00000012" / "trainer.json"
+    broken.write_text("[]")  # of the same size
+    where = RunDir(tmp_path)
+    assert [(one.step, one.verdict, one.next) for one in listed(where).states] == [
+        (12, UNVERIFIED, True),
+        (8, UNVERIFIED, False),
+        (4, UNVERIFIED, False),
+    ]
+    read = listed(where, verify=True)
+    assert [(one.step, one.epoch, one.where, one.verdict, one.next) for one in read.states] == [
+        (None, None, LOOP, DAMAGED, False),
+        (8, 2, LOOP, VERIFIED, True),
+        (4, 2, LOOP, VERIFIED, False),
+    ]
+    said = CliRunner().invoke(app, ["states", str(tmp_path), "--verify"])
+    assert said.exit_code == 0
+    assert "digest differs" in said.output
+    assert "goes on from step 8, where the loop asks `newest_state`" in said.output
+
+
+def test_a_loop_whose_states_are_all_damaged_has_none(tmp_path: Path) -> None:
+    """Nor is a folder one that only has such a name."""
+    (saved(tmp_path, 4) / manifest.NAME).unlink()
+    (tmp_path / "step-00000005").mkdir()
+    found = listed(RunDir(tmp_path))
+    assert [(one.verdict, one.reason) for one in found.states] == [(DAMAGED, "has no manifest")]
+    assert not found.usable

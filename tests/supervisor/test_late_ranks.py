@@ -64,6 +64,18 @@ def test_who_waits_is_as_patient_as_whom_it_waits_for() -> None:
     assert detect(silent(800.0, *(replace(one, phase="step") for one in ranks)), LIMITS) is not None
 
 
+@pytest.mark.parametrize("phase", ["saving", "sampling", "validation", "upload"])
+def test_a_rank_that_works_for_all_is_not_called_late_while_nothing_hangs(phase: str) -> None:
+    """Rank 0 saves or samples for minutes, the others wait on purpose: that is how a training goes on."""
+    me = replace(rank(0, phase=phase), pid=os.getpid())
+    waits = replace(rank(1, collective=waiting()), pid=os.getppid())
+    assert detect(silent(590.0, me, waits, states=()), LIMITS) is None
+    assert together.words([me, waits], 600.0) == (
+        f"rank 0 has not come yet to #41 'end of epoch': it is in phase '{phase}' since 590 s"
+    )
+    assert together.words([replace(me, phase="load"), waits], 600.0).startswith("rank 0 did not come to #41")
+
+
 def test_a_rank_that_is_gone_is_dead_and_nobody_waits_longer_for_it() -> None:
     """Whatever its phase allowed."""
     ranks = rank(0, collective=waiting()), rank(1, phase="sampling")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fluxguard.cli import app, options
+from fluxguard.cli import app, options, rendering
 from fluxguard.clock import FakeClock, SystemClock
 from fluxguard.errors import InputError
 from fluxguard.guard import pulse
@@ -215,6 +215,15 @@ def test_status_lists_every_machine(tmp_path: Path) -> None:
     assert (one.exit_code, json.loads(one.output)["node"]) == (0, "a")
 
 
+def test_status_of_several_machines_tells_of_their_ranks(tmp_path: Path) -> None:
+    """Which rank stands still there, and what the training goes on in spite of."""
+    read = status.read(node(tmp_path, "b", reason="stopped on request"))
+    assert read is not None
+    seen = replace(read, ranks="rank 1 is stopped, in step 6 since 70 s", troubles=["rank 1 ended by SIGKILL"])
+    said = list(rendering.nodes([seen.to_mapping()]))
+    assert said[-2:] == ["  ranks: rank 1 is stopped, in step 6 since 70 s", "  note: rank 1 ended by SIGKILL"]
+
+
 def test_a_machine_that_supervises_elsewhere_is_said_to_run_there(tmp_path: Path) -> None:
     """Its processes cannot be seen from here; its signs can."""
     run = node(tmp_path, "b")
@@ -302,11 +311,23 @@ def test_the_lines_of_all_machines_are_written(tmp_path: Path) -> None:
     lines = done.output.splitlines()
     assert lines[0::2] == ["# on gpu1", "# on gpu2"]
     assert all(line.startswith("fluxguard supervise --node gpu") for line in lines[1::2])
+    more = CliRunner().invoke(app, [*words, "--python", "venv", "--weights", "w.safetensors", "--", "train.py"])
+    assert all(" --python venv --weights w.safetensors -- " in line for line in more.output.splitlines()[1::2])
     run = node(tmp_path, "gpu1")
     write_json(run.job, {"argv": TWO.split()})
     again = CliRunner().invoke(app, [*words, "--json"])
     assert json.loads(again.output)["gpu2"]["argv"][-1] == "train.py"
     assert read_json(run.job) is not None
+
+
+def test_the_lines_hold_no_secret(tmp_path: Path) -> None:
+    """They are what is pasted somewhere; that one is missing is said beside them."""
+    token = "0123456789abcdef0123456789abcdef01234567"
+    words = ["nodes", "--on", "gpu1", "--output-dir", str(tmp_path), "--", "train.py", "--wandb_api_key", token]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0
+    assert token not in done.output
+    assert "***" in done.output
 
 
 @pytest.mark.parametrize("words", [["--on", "a b"], ["--on", ""], ["--on", "gpu1,gpu2"]])

@@ -94,7 +94,7 @@ def command(tmp_path: Path) -> Iterator[CommandLine]:
     """Give a command line in an empty folder."""
     made = CommandLine(tmp_path)
     yield made
-    made.run("stop", str(made.out))
+    made.stop()
 
 
 def reboot(run: RunDir) -> None:

@@ -78,6 +78,19 @@ def test_rounds_are_counted_anew_in_another_attempt() -> None:
     assert known.of("b") == Rounds("b")
 
 
+def test_a_round_begins_with_its_first_rank() -> None:
+    """What an earlier round has written says nothing of it; without heartbeats it is the attempt that is known."""
+    attempt = Attempt(uuid="a", number=1, start_step=0, log_from=0, at=100.0, keeper=None)
+    beats = [
+        replace(beat(0, 10), started=500.0),
+        replace(beat(1, 11), started=501.0),
+        replace(beat(2, 12), started=0.0),
+    ]
+    assert rounds.began(attempt, beats) == 500.0
+    assert rounds.began(attempt, beats[2:]) == 100.0
+    assert rounds.began(attempt, []) == 100.0
+
+
 # What a history makes of it.
 
 

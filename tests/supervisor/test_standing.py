@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fluxguard.heartbeat import Beat, Collective
-from fluxguard.supervisor.detecting.standing import standing
+from fluxguard.supervisor.detecting.standing import alone, standing
 from tests.supervisor.histories import BEAT
 
 NOW = 1000.0
@@ -168,3 +168,14 @@ def test_the_longest_wait_is_known() -> None:
     found = standing([rank(0, collective=FID), rank(1, collective=at(42, "x", 10.0))], NOW)
     assert found is not None
     assert found.seconds == 10.0  # of those that wait for another; the late one is busy
+
+
+def test_a_rank_alone_on_its_machine_is_told_too() -> None:
+    """Of several machines each knows its own ranks only: it is stopped, or it waits, or there is nothing to say."""
+    stopped = alone(rank(1, since=70.0), NOW, stopped={101})
+    assert stopped is not None
+    assert (stopped.words, [beat.rank for beat in stopped.late]) == ("rank 1 is stopped, in step 6 since 70 s", [1])
+    waits = alone(rank(0, collective=at(41, "end of epoch")), NOW)
+    assert waits is not None
+    assert (waits.words, waits.seconds) == ("rank 0 is at #41 'end of epoch' since 60 s", 60.0)
+    assert alone(rank(0, collective=done(41)), NOW) is None

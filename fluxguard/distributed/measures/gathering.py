@@ -61,7 +61,7 @@ class Gathering:
         if left is None:
             work.wait()
         elif not on_gpu:
-            work.wait(timedelta(seconds=left))
+            work.wait(timedelta(seconds=max(left, _POLL)))  # 0 is without a limit
         else:  # NCCL's wait only orders the GPU's work, and with a limit it would end the process when that passes
             while not work.is_completed():
                 if not self.left():

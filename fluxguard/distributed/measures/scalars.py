@@ -51,14 +51,19 @@ def weighted(what: str, said: Sequence[tuple[bool, float, float]]) -> float:
     counted = [(value, weight) for _, value, weight in said if weight]
     if not counted:
         return math.nan
-    if not all(math.isfinite(value) for value, _ in counted):
-        return sum(value for value, _ in counted)  # NaN or infinite, as the arithmetic of floats has it
+    if lost := [value for value, _ in counted if not math.isfinite(value)]:
+        return sum(lost)  # NaN or infinite, as the arithmetic of floats has it
     total = sum(Fraction(weight) for _, weight in counted)
     return float(sum(Fraction(value) * Fraction(weight) for value, weight in counted) / total)
 
 
 def _said(value: Any, weight: Any) -> bytes:
     try:
-        return _PAIR.pack(_USABLE, float(value), float(weight))
+        return _PAIR.pack(_USABLE, _number(value), _number(weight))
     except (TypeError, ValueError, OverflowError, RuntimeError):  # torch's, for a tensor of several elements
         return _PAIR.pack(not _USABLE, _NAN, _NAN)
+
+
+def _number(value: Any) -> float:
+    """Return a number as a float; of a loss that has a gradient, too, of which torch warns."""
+    return float(value.detach() if hasattr(value, "detach") else value)

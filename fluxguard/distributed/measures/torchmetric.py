@@ -71,15 +71,19 @@ def _kind(part: Any, name: str, value: Any) -> str:
         return f"{_tensor(value)} {named}"
     if _is_joined(part, name, value):
         return f"list {named}"
-    items = hashlib.blake2b("".join(map(_tensor, value)).encode(), digest_size=_DIGEST).hexdigest()
+    # Their sizes may differ, as those of the boxes in images do: the gathering sees to that.
+    kinds = ",".join(f"{_type(item)} {getattr(item, 'ndim', '')}" for item in value)
+    items = hashlib.blake2b(kinds.encode(), digest_size=_DIGEST).hexdigest()
     return f"list of {len(value)} {named} {items}"
 
 
 def _tensor(value: Any) -> str:
     shape = getattr(value, "shape", None)
-    if shape is None:
-        return type(value).__name__
-    return f"{str(value.dtype).removeprefix('torch.')} {'x'.join(map(str, shape)) or 'scalar'}"
+    return _type(value) if shape is None else f"{_type(value)} {'x'.join(map(str, shape)) or 'scalar'}"
+
+
+def _type(value: Any) -> str:
+    return str(value.dtype).removeprefix("torch.") if hasattr(value, "dtype") else type(value).__name__
 
 
 def _is_joined(part: Any, name: str, value: Any) -> bool:
@@ -116,11 +120,11 @@ def gathered(parts: Sequence[Any], plan: Plan, gather: Callable[..., list[Any]])
     What it yields is called once, and calls `gather` for each state, in the same order on every rank.
     """
     before = [{name: getattr(part, name) for name in part._reductions} for part in parts]
-    synced = [part._to_sync for part in parts]
+    synced = [(part._to_sync, part._should_unsync) for part in parts]
 
     def sync_all() -> None:
         lists = iter(plan.lists)
-        for part, again, wanted in zip(parts, plan.again, synced, strict=True):
+        for part, again, (wanted, _) in zip(parts, plan.again, synced, strict=True):
             mine = [(name, next(lists)) for name in part._reductions if _is_joined(part, name, getattr(part, name))]
             if not again:
                 continue
@@ -128,13 +132,14 @@ def gathered(parts: Sequence[Any], plan: Plan, gather: Callable[..., list[Any]])
             if wanted and part._reductions:
                 _join_lists(part, mine)
                 part.sync(dist_sync_fn=part.dist_sync_fn or gather)
-            part._to_sync = False
+            # It may be computed more than once, by the metrics that hold it, and each time from what was gathered.
+            part._to_sync = part._should_unsync = False
 
     try:
         yield sync_all
     finally:
-        for part, states, wanted in zip(parts, before, synced, strict=True):
-            part._to_sync = wanted
+        for part, states, (wanted, unsyncs) in zip(parts, before, synced, strict=True):
+            part._to_sync, part._should_unsync = wanted, unsyncs
             if part._is_synced or part._cache is not None:
                 part._cache, part._is_synced = None, False
             for name, value in states.items():

@@ -15,7 +15,7 @@ from multiprocessing import util
 from typing import Any, NamedTuple
 
 from fluxguard.distributed import world
-from fluxguard.distributed.meetings import beacon, leftover, sight
+from fluxguard.distributed.meetings import beacon, leftover, records, sight
 from fluxguard.distributed.meetings.beacon import Beacon
 from fluxguard.distributed.meetings.line import Line, Reply, Store, StoreGone, own_connection
 from fluxguard.distributed.meetings.sight import Who, Word
@@ -42,8 +42,10 @@ class Look(NamedTuple):
 class Hall:
     """One process group as a place to meet; `whole` is its store, and `part` what of it is ours."""
 
-    def __init__(self, group: peers.Ranks, connect: Callable[[], Store]) -> None:
+    def __init__(self, group: peers.Ranks, connect: Callable[[], Store], name: str = "") -> None:
+        """`name` is what its keys begin with, where others lie in the same part of the store."""
         self.group = group
+        self._name = name
         self.rank, self.size = group.rank, group.world
         self.longer, self.timeout = group.longer_timeout(), group.timeout()
         """What the group allows a collective; asked for once, because that costs as much as a meeting."""
@@ -60,17 +62,18 @@ class Hall:
 
     def come(self, number: int, record: bytes) -> Reply[list[bytes]]:
         """Come to a meeting; the reply holds the records of all ranks, once all have come."""
-        own, keys = f"{number}/{self.rank}", [f"{number}/{rank}" for rank in range(self.size)]
+        keys = [self._key(number, rank) for rank in range(self.size)]
+        own = keys[self.rank]
 
         def job(store: Store) -> list[bytes]:
             store.set(own, record)
             return store.multi_get(keys)
 
         def after(store: Store) -> None:
-            store.set(f"read/{self.rank}", b"%d" % number)
+            store.set(self._key("read", self.rank), b"%d" % number)
             if number and number % _SWEEP == 0:  # nobody needs those before a meeting to which all have come
                 for old in range(number - _SWEEP, number):
-                    store.delete_key(f"{old}/{self.rank}")
+                    store.delete_key(self._key(old, self.rank))
 
         return self._waits.ask(job, after)
 
@@ -78,7 +81,7 @@ class Hall:
         """Look which of `ranks` are missing from a meeting."""
 
         def job(store: Store) -> Look:
-            missing = tuple(rank for rank in ranks if not store.check([f"{number}/{rank}"]))
+            missing = tuple(rank for rank in ranks if not store.check([self._key(number, rank)]))
             return Look(missing, beacon.hear(store, missing))
 
         return self._looks.ask(job)
@@ -104,7 +107,7 @@ class Hall:
         And in that of the missing ones, which wakes those who wait for them.
         """
         self._absent = frozenset(missing)
-        return self._put([f"{number}/{rank}" for rank in (self.rank, *self._absent)], record, number)
+        return self._put([self._key(number, rank) for rank in (self.rank, *self._absent)], record, number)
 
     def leave(self, number: int, record: bytes, missing: Iterable[int]) -> Reply[None]:
         """Put `record` in this rank's place at the meeting after this one, to which it will not come."""
@@ -112,7 +115,7 @@ class Hall:
         return self._put([], record, number)
 
     def _put(self, keys: list[str], record: bytes, number: int) -> Reply[None]:
-        keys = [*keys, f"{number + 1}/{self.rank}"]
+        keys = [*keys, self._key(number + 1, self.rank)]
 
         def job(store: Store) -> None:
             for key in keys:
@@ -125,8 +128,16 @@ class Hall:
         known = {rank: sight.unpack_who(data) for rank, data in enumerate(who)}
         self.known.update({rank: one for rank, one in known.items() if one is not None})
 
-    def close(self) -> None:
-        """Leave it. The rank whose process may hold the store waits a moment until all have read what it holds."""
+    def _key(self, number: int | str, rank: int) -> str:
+        return f"{self._name}{number}/{rank}"
+
+    def close(self, farewell: bytes = b"") -> None:
+        """Leave it: whoever comes to a further meeting finds the record `farewell` there, and does not wait.
+
+        The rank whose process may hold the store waits a moment until all have read what it holds.
+        """
+        if farewell and self.over is None:
+            self.leave(self.number - 1, farewell, ())
         if self.rank == 0 and self.number:
             with contextlib.suppress(StoreGone):
                 self._looks.ask(self._until_all_have_read).within(_LINGER)
@@ -138,7 +149,7 @@ class Hall:
 
     def _until_all_have_read(self, store: Store) -> None:
         until = time.monotonic() + _LINGER
-        waiting = [f"read/{rank}" for rank in range(1, self.size) if rank not in self._absent]
+        waiting = [self._key("read", rank) for rank in range(1, self.size) if rank not in self._absent]
         while waiting and time.monotonic() < until:
             come = [key for key in waiting if store.check([key])]
             read = {key for key in come if int(store.multi_get([key])[0]) >= self.number - 1}
@@ -155,6 +166,8 @@ class _Here:
         self.part: Any = None
         self.lock = threading.RLock()
         self.hooked = False
+        self.opened: dict[str, int] = {}
+        """How many halls there were in each part of the store."""
 
 
 _here = _Here()
@@ -173,11 +186,14 @@ def hall() -> Hall | None:
     return _here.hall
 
 
-def close() -> None:
-    """Leave the hall, before its process group is destroyed; without one it does nothing."""
+def close(error: BaseException | None = None) -> None:
+    """Leave the hall, before its process group is destroyed; without one it does nothing.
+
+    Whoever comes to a further meeting is told at once that this rank has left, and with which error.
+    """
     left, _here.hall, _here.group, _here.part = _here.hall, None, None, None
     if left is not None:
-        left.close()
+        left.close(records.farewell(left.rank, error))
 
 
 def _open(group: object) -> None:
@@ -185,7 +201,10 @@ def _open(group: object) -> None:
     dist = world.group()
     if dist is not None and dist.get_world_size() > 1:
         part, session = world.store(), world.joined.session
-        _here.hall = Hall(peers.Ranks(dist), lambda: own_connection(part, session))
+        # A group that was destroyed and made again may find what was said in the first one still in its store.
+        times = _here.opened[session] = _here.opened.get(session, 0) + 1
+        name = f"group {times}/" if times > 1 else ""
+        _here.hall = Hall(peers.Ranks(dist), lambda: own_connection(part, session), name)
     _here.group, _here.part = group, world.joined.store
     if not _here.hooked:
         _here.hooked = True
@@ -197,7 +216,7 @@ def _open(group: object) -> None:
 
 
 def _at_the_end() -> None:
-    close()
+    close(getattr(sys, "last_value", None))
     leftover.hold()
 
 

@@ -70,13 +70,17 @@ def fail(kind: str, what: str, error: BaseException, *, epoch: int | None = None
     """Come to a meeting to say that this rank has failed: the others raise RankFailed there.
 
     Waits for them as `meet` does, so that they can hear of it, and raises nothing: what this rank has to say is
-    `error`.
+    `error`. For one with which the process ends, such as KeyboardInterrupt, it is told and waits for nobody.
     """
     place = hall()
     if place is None:
         return
     with place.lock, collectives.noted(kind, what) as note:
         told = Record(kind=kind, what=what, sequence=note.sequence, status=FAILED, payload=failure(error))
+        if place.over is None and not isinstance(error, Exception):
+            place.number += 1
+            _give_up(place, place.number - 1, told, error, ())
+            return
         with contextlib.suppress(FluxguardError):
             _meet(place, _record(told, epoch, step), None)
 

@@ -22,6 +22,11 @@ _HEAD = struct.Struct("<BBqqHH")
 _TAIL = struct.Struct("<IH")
 _NONE = -1
 _NAME, _MESSAGE, _WORDS = 200, 600, 300  # bytes of a name and a message, characters of what one rank does
+_LONGEST = 900  # bytes of the message with which all give up
+_ALIKE = (
+    "all must come to the same ones, equally often: look for one under `if rank == 0`, and for a break, continue or "
+    "return that one rank takes alone (`fluxguard scan` finds both)"
+)
 _RANKS, _TOLD = 64, 4  # of the missing ranks, so many are numbered, and of so many it is told what they do
 
 
@@ -97,7 +102,7 @@ def trouble(records: Sequence[Record | None], own: int) -> FluxguardError | None
             return over_error(record, rank)
     if len(known) < len(records) or not _agree(known):
         said = [f"rank {rank} is at {_place(record)}" for rank, record in enumerate(records)]
-        return RanksDisagree("the ranks have come to different places", said)
+        return RanksDisagree("the ranks have come to different places", said, _ALIKE)
     for rank, record in enumerate(known):
         if record.status == FAILED and rank != own:
             kind, _, message = record.payload.decode("utf-8", "replace").partition("\0")
@@ -122,7 +127,7 @@ def failure(error: BaseException) -> bytes:
 
 def over(error: BaseException) -> bytes:
     """Return the payload of a rank that gave up with `error`, from which the others make theirs."""
-    told: dict[str, object] = {"kind": type(error).__name__, "text": str(error)[:_MESSAGE]}
+    told: dict[str, object] = {"kind": type(error).__name__, "text": _cut(str(error), _LONGEST).decode()}
     if isinstance(error, RanksMissing):
         told = {
             "what": error.what[:_WORDS],
@@ -131,6 +136,12 @@ def over(error: BaseException) -> bytes:
             "doing": {str(rank): words[:_WORDS] for rank, words in list(error.doing.items())[:_TOLD]},
         }
     return json.dumps(told).encode()
+
+
+def farewell(rank: int, error: BaseException | None) -> bytes:
+    """Return what a rank leaves at the meetings to which it will not come, as bytes; `error` is why, if that is."""
+    left = RanksMissing(f"a meeting (rank {rank} has left)", None, [rank], {rank: "has left the others, for good"})
+    return Record(kind="", what="", status=OVER, payload=over(left if error is None else error)).pack()
 
 
 def over_error(record: Record, rank: int) -> FluxguardError:

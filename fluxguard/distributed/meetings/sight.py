@@ -26,6 +26,7 @@ from fluxguard.heartbeat import Collective
 LIVES, STOPPED, DEAD, UNKNOWN = "lives", "stopped", "dead", "unknown"
 _STATES = {"Z": DEAD, "X": DEAD, "T": STOPPED, "t": STOPPED}
 _FRESH = 5.0  # of a word from another machine, seconds in which one must have come; it says one each
+_FIRST_PHASE = "load"
 _NAME = 48  # characters of the name of a machine
 
 
@@ -107,7 +108,7 @@ class Sight:
         if self.word is None or self.word.beats is None:
             return None
         still = self.life in (DEAD, STOPPED)  # in no phase then that would allow it more
-        return Sign(self.word.beats + self.word.begun, "" if still else self.word.phase)
+        return Sign(self.word.beats + self.word.begun, "" if still else self.word.phase or None)
 
     def words(self) -> str:
         """Return what the rank does, to be put behind its number."""
@@ -122,7 +123,7 @@ class Sight:
 
     def _life(self) -> str:
         if self.life == DEAD:
-            return "is dead: its process has ended"
+            return "is dead: its process has ended, by itself (it left before the others) or killed"
         if self.life == STOPPED:
             return "is stopped: its process does not run until it is continued"
         return f"has said nothing for {self.silent:.0f} s" if self._silent else ""
@@ -139,6 +140,8 @@ class Sight:
         said = ["has no heartbeat"] if word.beats is None and not (over or self.life == STOPPED) else []
         if word.phase:
             said.append(_since(f"in phase {word.phase!r}", word.phase_age + self.silent, over))
+        elif word.beats is not None and not word.open and not over:
+            said.append("tells of no phase")
         if word.sequence:
             name = f"#{word.sequence} {word.kind} {word.what!r}"
             said.append(
@@ -210,7 +213,7 @@ def own_word(number: int, *, failed: bool = False) -> Word:
     heart, now = pulse.heart(), time.monotonic()
     word = Word(number=number, begun=collectives.begun(), failed=failed)
     if heart is not None and not heart.muted:
-        phase = heart.phase.rstrip(b"\0").decode("utf-8", "replace")
+        phase = _phase(heart.phase.rstrip(b"\0").decode("utf-8", "replace"), word.begun)
         word = _with(word, beats=heart.beats, phase=phase, phase_age=now - heart.phase_at, step=heart.step)
     return _collective_in(word, collectives.last(), now)
 
@@ -223,8 +226,14 @@ def beat_word(rank: int, who: Who | None) -> Word | None:
         return None
     now = time.monotonic()
     begun = beat.collective.begun if beat.collective else 0
-    word = Word(beats=beat.beats, phase=beat.phase, phase_age=now - beat.phase_at, step=beat.step, begun=begun)
+    phase = _phase(beat.phase, begun)
+    word = Word(beats=beat.beats, phase=phase, phase_age=now - beat.phase_at, step=beat.step, begun=begun)
     return _collective_in(word, beat.collective, now)
+
+
+def _phase(phase: str, begun: int) -> str:
+    """Return the phase a rank has told; with "load" each begins, and a loop that tells of none never leaves it."""
+    return "" if phase == _FIRST_PHASE and begun else phase
 
 
 def _collective_in(word: Word, last: Collective | None, now: float) -> Word:

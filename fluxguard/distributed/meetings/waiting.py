@@ -13,7 +13,7 @@ from fluxguard.distributed.meetings import sight
 from fluxguard.distributed.meetings.hall import Hall, Look
 from fluxguard.distributed.meetings.line import Reply, StoreGone
 from fluxguard.distributed.meetings.records import Record
-from fluxguard.distributed.meetings.sight import DEAD, STOPPED, Sight, Who, Word
+from fluxguard.distributed.meetings.sight import DEAD, LIVES, STOPPED, Sight, Who, Word
 from fluxguard.errors import RanksMissing
 from fluxguard.guard import deadlines, peers
 from fluxguard.guard.watcher import awake
@@ -124,7 +124,8 @@ class Waiting:
     def _suspects(self, now: float) -> list[int]:
         """Return whose fault it may be that the store is gone: who is seen to be dead or stopped, else its host."""
         seen = [rank for rank in self._others if self._see(rank, now).life in (DEAD, STOPPED)]
-        return seen or [rank for rank in (_HOST,) if rank != self._place.rank]
+        innocent = _by_launcher() and self._see(_HOST, now).life == LIVES
+        return seen or [rank for rank in (_HOST,) if rank != self._place.rank and not innocent]
 
     def _lost_store(self, gone: StoreGone) -> NoReturn:
         until = time.monotonic() + _DYING
@@ -150,5 +151,8 @@ def _named(ranks: Iterable[int]) -> str:
 
 def _where() -> str:
     """Return who holds the store."""
-    launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
-    return "the launcher on rank 0's machine" if launcher else "the process of rank 0"
+    return "the launcher on rank 0's machine" if _by_launcher() else "the process of rank 0"
+
+
+def _by_launcher() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)

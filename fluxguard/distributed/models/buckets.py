@@ -23,6 +23,8 @@ def settle(wrapped: Any) -> None:
     take this backward for its graph; and where a backward does more than gradients: hooks of parameters (an optimizer
     within the backward), sparse gradients, a mixed precision of DDP's own.
     """
+    import torch
+
     model = wrapped.module
     parameters = list(model.parameters())
     if any(getattr(one, hooks, None) for one in parameters for hooks in _HOOKS):
@@ -31,12 +33,14 @@ def settle(wrapped: Any) -> None:
         return
     if any(getattr(module, "sparse", False) is True for module in model.modules()):
         return
-    before = [parameter.grad for parameter in parameters]
+    before, broadcasts = [parameter.grad for parameter in parameters], wrapped.broadcast_buffers
     wrapped.module = _zeros_of(model)
+    wrapped.broadcast_buffers = False  # of what stands in for the model, which has none: torch would not get over it
     try:
-        wrapped(None).backward()
+        with torch.enable_grad():
+            wrapped(None).backward()
     finally:
-        wrapped.module = model
+        wrapped.module, wrapped.broadcast_buffers = model, broadcasts
         for parameter, gradient in zip(parameters, before, strict=True):
             parameter.grad = gradient
 
@@ -52,7 +56,8 @@ def _zeros_of(model: Any) -> Any:
             total = torch.zeros(())
             for parameter in model.parameters():
                 if parameter.requires_grad:
-                    total = total.to(parameter.device) + (parameter.reshape(-1)[:1].float() * 0).sum()
+                    numbers = torch.view_as_real(parameter) if parameter.is_complex() else parameter
+                    total = total.to(parameter.device) + (numbers.reshape(-1)[:1].float() * 0).sum()
             return total
 
     return Zeros()

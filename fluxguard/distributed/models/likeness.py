@@ -1,7 +1,7 @@
 """Whether all ranks hold the same model: names, shapes, types, what is trained, and every value.
 
 Each tensor is reduced to a short fingerprint where it lies, so that no weights leave their device. Equal models cost
-one meeting of 16 bytes; where they differ, the ranks look for the first difference by the fingerprints of ever shorter
+one meeting of 8 bytes; where they differ, the ranks look for the first difference by the fingerprints of ever shorter
 beginnings, a meeting at a time, because what a rank may say at once is short.
 """
 
@@ -31,6 +31,7 @@ _CHUNK, _CHUNK_ON_GPU = (
 )  # elements that are widened at a time: what caches hold, what is worth a launch
 _FACTOR = 0x9E3779B97F4A7C1  # odd, and without a pattern
 _NOTHING = "no such parameter"
+_VALUES = ", values "
 
 
 class Part(NamedTuple):
@@ -50,7 +51,16 @@ def compare(model: torch.nn.Module, what: str, *, values: bool = True) -> None:
     parts = list(parts_of(model, values=values))
     difference = first_difference(parts, lambda said: meeting.meet(_KIND, what, payload=said))
     if difference is not None:
-        raise RanksDisagree(f"the ranks hold different models ({what})", in_words(difference))
+        raise RanksDisagree(f"the ranks hold different models ({what})", in_words(difference), _advice(difference))
+
+
+def _advice(said: Sequence[str]) -> str:
+    if len({words.partition(_VALUES)[0] for words in said}) > 1:
+        return "build it in the same way on every rank"
+    return (
+        "begin with the same values everywhere: build it with distributed.load_or_init(path, build), or take those of "
+        "rank 0 with wrap(model, from_rank_0=True)"
+    )
 
 
 def parts_of(model: torch.nn.Module, *, values: bool) -> Iterator[Part]:
@@ -107,7 +117,7 @@ def first_difference(parts: Sequence[Part], exchange: Exchange) -> list[str] | N
                 high = count
                 break
     mine = parts[low] if low < len(parts) else Part(_NOTHING, "")
-    words = f"{mine.words}, values {mine.values[-_PRINT:]}" if mine.values else mine.words
+    words = f"{mine.words}{_VALUES}{mine.values[-_PRINT:]}" if mine.values else mine.words
     return [said.decode(errors="replace") for said in exchange(words.encode()[:_LONGEST])]
 
 

@@ -22,9 +22,12 @@ class Sampler:
     ) -> None:
         """`batch_size`: samples of one rank in a batch. `step_size`: samples of all ranks in an optimizer step.
 
-        Without `step_size` each batch is a step. Raises InputError when it is no whole number of batches for this
-        many ranks, or larger than the dataset.
+        Without `step_size` each batch is a step. Raises InputError when one of them is less than 1, or `step_size` no
+        whole number of batches for this many ranks, or larger than the dataset.
         """
+        for name, size in (("batch_size", batch_size), ("step_size", step_size)):
+            if size is not None and size < 1:
+                raise InputError(name, f"must be at least 1, not {size}")
         here = world.current()
         self.rank, self.ranks = here.rank, here.size
         self.batch_size = batch_size

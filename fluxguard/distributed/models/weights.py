@@ -26,14 +26,15 @@ _UNREADABLE = (OSError, RuntimeError, ValueError, KeyError, EOFError, AttributeE
 
 
 def load_or_init(
-    path: str | os.PathLike[str], build: Callable[[], Module], *, missing: str = _BUILD, broken: str = _ERROR
+    path: str | os.PathLike[str] | None, build: Callable[[], Module], *, missing: str = _BUILD, broken: str = _ERROR
 ) -> Module:
     """Return the model that `build` makes, with the weights of the file at `path`, the same on every rank.
 
     Only rank 0 reads, so the file needs to be on its machine alone; `build` runs on every rank, after `seed` with the
     same random numbers on each. Without the file rank 0's new weights are everybody's (`missing="error"`: an error
-    instead). A file that is broken or does not fit is an error (`broken="build"`: a warning, and new weights).
-    A .safetensors file or one that torch.load(weights_only=True) reads, holding a state_dict; nothing is unpickled.
+    instead); `path` is None where there is none. A file that is broken or does not fit is an error (`broken="build"`:
+    a warning, and new weights). A .safetensors file or one that torch.load(weights_only=True) reads, holding a
+    state_dict; nothing is unpickled.
 
     Raises on rank 0 InputError naming the file, on every other rank RankFailed; whatever `build` raises on any rank is
     heard by all in the same way.
@@ -41,7 +42,9 @@ def load_or_init(
     for name, value in (("missing", missing), ("broken", broken)):
         if value not in (_BUILD, _ERROR):
             raise InputError(name, f"{value!r} is neither {_BUILD!r} nor {_ERROR!r}")
-    file = Path(path)
+    if path is None and missing == _ERROR:
+        raise InputError("path", f"is None, but missing={_ERROR!r} asks for a file")
+    file = None if path is None else Path(path)
     with hearing.together(_NAME), seeds.alike():
         model = build()
     found = decisions.decide(lambda: _fill(model, file, missing, broken), _NAME)
@@ -52,9 +55,9 @@ def load_or_init(
     return model
 
 
-def _fill(model: Module, file: Path, missing: str, broken: str) -> bool:
+def _fill(model: Module, file: Path | None, missing: str, broken: str) -> bool:
     """Load a file into a model and return whether that was done."""
-    if not os.path.lexists(file):
+    if file is None or not os.path.lexists(file):
         if missing == _ERROR:
             raise InputError(file, "is not there")
         return False
@@ -93,18 +96,27 @@ def read(file: Path) -> dict[str, Tensor]:
 
 
 def fit(model: Module, weights: dict[str, Tensor], file: Path) -> None:
-    """Give a model its weights, all of them and no others. Raises InputError naming the file, and changes nothing."""
+    """Give a model its weights, all of them and no others; one that has two names may come under one of them.
+
+    Raises InputError naming the file, and changes nothing then.
+    """
     own = model.state_dict()
     tensors = {name: value for name, value in own.items() if hasattr(value, "shape")}
-    if lacking := sorted(tensors.keys() - weights.keys()):
+    there = {_place(value) for name, value in tensors.items() if name in weights}
+    if lacking := sorted(name for name in tensors.keys() - weights.keys() if _place(tensors[name]) not in there):
         raise InputError(file, f"lacks {_some(lacking)}")
     if strange := sorted(weights.keys() - own.keys()):
         raise InputError(file, f"holds {_some(strange)}, which the model does not have")
     for name, value in tensors.items():
-        if value.shape != weights[name].shape:
+        if name in weights and value.shape != weights[name].shape:
             found, wanted = tuple(weights[name].shape), tuple(value.shape)
             raise InputError(file, f"holds {name} as {found}, the model has {wanted}")
     model.load_state_dict({**own, **weights})
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    """Return what is equal for two names of one tensor, and for nothing else in a model."""
+    return tensor.device, tensor.data_ptr() or id(tensor), tensor.shape, tensor.stride()
 
 
 def _some(names: list[str]) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fluxguard.distributed.meetings import hearing
-from fluxguard.distributed.models import buckets, likeness
+from fluxguard.distributed.meetings.collectives import collective
+from fluxguard.distributed.models import buckets, gradients, likeness
 from fluxguard.errors import InputError
 from fluxguard.guard import peers
 
@@ -167,19 +168,38 @@ class _ShowsItsModel:
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the weights under the model's own names."""
-        return self.module.state_dict(*args, **kwargs)
+        return bare(self).state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Load weights by the model's own names."""
-        return self.module.load_state_dict(*args, **kwargs)
+        return bare(self).load_state_dict(*args, **kwargs)
 
 
 @functools.cache
 def _parallel() -> Callable[..., Any]:
+    import torch
     from torch.nn.parallel import DistributedDataParallel
 
     class Parallel(_ShowsItsModel, DistributedDataParallel):
-        """A DistributedDataParallel that looks like its model."""
+        """A DistributedDataParallel that looks like its model, and notes when it waits for the other ranks."""
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            outputs = super().forward(*args, **kwargs)  # type: ignore[no-untyped-call]
+            if self.require_backward_grad_sync and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                sums = self.__dict__.get("_sums")
+                if sums is None:
+                    sums = self.__dict__["_sums"] = gradients.Sums()
+                sums.follow(outputs)
+            return outputs
+
+        def _sync_buffers(self) -> None:
+            with collective(gradients.BUFFERS):
+                super()._sync_buffers()  # type: ignore[no-untyped-call]
+
+        def __getstate__(self) -> Any:
+            state = super().__getstate__()  # type: ignore[no-untyped-call]
+            state.pop("_sums", None)
+            return state
 
     Parallel.__qualname__ = "Parallel"
     return Parallel

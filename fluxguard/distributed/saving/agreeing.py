@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 _KIND = "newest_state"
 _NONE = -1
-_LONGEST = 300  # characters of a reason
+_LONGEST = 300  # bytes of a reason, before it is escaped for its way
 
 Exchange = Callable[[str, str], list[str]]
 """Gives what is asked and what this rank says to all, and returns what each says, by rank."""
@@ -124,9 +124,13 @@ def _verdict(left: Sequence[int], step: int, look: Look) -> Verdict:
     try:
         return Verdict(identity=look(step))
     except StateUnusable as unusable:
-        return Verdict(reason=(unusable.reason or str(unusable))[:_LONGEST])
+        return Verdict(reason=_cut(unusable.reason or str(unusable)))
     except OSError as error:
-        return Verdict(reason=str(error)[:_LONGEST])
+        return Verdict(reason=_cut(str(error)))
+
+
+def _cut(reason: str) -> str:
+    return reason.encode(errors="replace")[:_LONGEST].decode(errors="ignore")
 
 
 def refused(step: int, verdicts: Sequence[Verdict]) -> str:

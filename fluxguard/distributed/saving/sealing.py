@@ -26,7 +26,8 @@ RANK = "rank-{}.json"
 
 _NAME = re.compile(r"step-(\d{8,})")
 _PARTIAL, _OLD = ".{}.partial", ".{}.old"
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError)
+_IDENTITY = re.compile(r"[0-9a-f]{32}")
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError)
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -83,6 +84,8 @@ def bring_back(folder: Path) -> None:
     for pattern in (_PARTIAL, _OLD):
         for hidden in folder.glob(pattern.format("step-*")):
             state = folder / hidden.name[1:].rpartition(".")[0]
+            if step_of(state) is None:
+                continue  # somebody else's
             try:
                 manifest.verify(hidden)
                 if state.exists():
@@ -140,9 +143,12 @@ def glance(state: Path) -> Manifest:
 def identity(state: Path) -> str:
     """Return the word by which ranks on different disks know that they mean the same state. Raises StateUnusable."""
     try:
-        return str(json.loads((state / f"{TRAINER}.json").read_bytes())["identity"])
+        found = json.loads((state / f"{TRAINER}.json").read_bytes())["identity"]
+        if not _IDENTITY.fullmatch(found):
+            raise ValueError
     except _UNREADABLE as error:
         raise StateUnusable(state, f"{TRAINER}.json cannot be read ({type(error).__name__})") from None
+    return str(found)
 
 
 def new_identity() -> str:

@@ -25,6 +25,7 @@ newest_state = agreeing.newest_state
 _SAVE, _LOAD = "save_state", "load_state"
 _KEY = "state/{}"
 _SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine")
+_ALWAYS = {"batch_size", "model", "values"}
 _LARGEST = 1 << 20  # bytes of what one rank keeps for itself: it travels through the store
 
 
@@ -198,9 +199,12 @@ def _read(folder: Path) -> dict[str, Any]:
     import safetensors
 
     try:
-        return plain.read(folder / sealing.TRAINER)
-    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        trainer = plain.read(folder / sealing.TRAINER)
+        if lacking := _ALWAYS - trainer.keys():
+            raise ValueError(f"lacks {min(lacking)}")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise StateUnusable(folder, f"{sealing.TRAINER} cannot be read ({error})") from error
+    return trainer
 
 
 def _batch(folder: Path, batch: int, ranks: int, batch_size: int, sampler: Any) -> int:

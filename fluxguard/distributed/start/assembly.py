@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from fluxguard.distributed.start import rollcall
@@ -19,6 +19,8 @@ from fluxguard.distributed.world import Store
 _FIRST_POLL, _LONGEST_POLL = 0.002, 0.1
 _FAREWELL = 3.0  # how long those who know of a failure stay to tell it: launchers end them all with the first
 
+SAID_AFTER = 10.0
+"""Seconds after which the log says for whom or what a rank waits."""
 SESSION = "session"
 """The key of the word of the last session that was opened."""
 
@@ -70,9 +72,13 @@ class Call:
         own: Problem | None = None,
         notes: str = "",
         lives: Callable[[Record], bool] = lambda record: False,
+        more: Callable[[Iterable[int]], float] = lambda missing: 0.0,
+        awaited: Callable[[str], None] = lambda whom: None,
     ) -> None:
         """`word` is one that nobody has used; `own` is what is wrong with this rank already; `notes` is what may be
-        the reason when others do not come; `lives` says of another process whether it is known to live."""
+        the reason when others do not come; `lives` says of another process whether it is known to live. `more` is
+        asked at the limit for how many seconds to wait longer for the missing; `awaited` is told once, after SAID_AFTER
+        seconds, who these are."""
         self._store = store
         self._record = record
         self._word = word
@@ -82,6 +88,8 @@ class Call:
         self._own = own
         self._notes = notes
         self._lives = lives
+        self._more = more
+        self._awaited: Callable[[str], None] | None = awaited
         self._opened = False
         self._entered = ""
         self._stayed = 0
@@ -111,7 +119,10 @@ class Call:
             found = self._judge()
             if found is not None:
                 return found
-        return self._over() if now - self._began >= self._limit else None
+        if self._awaited is not None and now - self._began >= SAID_AFTER:
+            self._awaited(f"rank {', '.join(map(str, self._absent()))}" if self._entered else "rank 0")
+            self._awaited = None
+        return self._over(now) if now - self._began >= self._limit else None
 
     def told(self, verdict: Verdict, now: float, since: float) -> bool:
         """Say that this rank knows of a failure (again and again), and return whether all others know it too."""
@@ -196,21 +207,40 @@ class Call:
         self.remarks = tuple(rollcall.remarks(records))
         return self._mine(self._post(word, verdict))
 
-    def _over(self) -> Verdict:
-        """Return what is wrong when the limit has passed."""
+    def _over(self, now: float) -> Verdict | None:
+        """Return what is wrong when the limit has passed; None while those who are missing are waited for longer."""
         if self._own is not None:
             return self._failed(self._own)
         if not self._entered:
             over = self._verdict(self.session) if self.session else None
             if over is not None and over.problem is not None:
                 return over
-        if not self._entered or self._store.add(f"{self._entered}/stay", 0) == self._stayed:
+        stayed = self._store.add(f"{self._entered}/stay", 0) if self._entered else self._stayed
+        if stayed == self._stayed:
+            if self._longer([0], now):
+                return None
             return self._failed(rollcall.nobody_calls(self._record, self._limit, self._door))
-        size = max(self._record.size, self._record.rank + 1)
-        came = [rank for rank in range(size) if self._store.check([f"{self._entered}/record/{rank}"])]
+        self._stayed = stayed
+        absent = self._absent()
+        if self._longer(absent, now):
+            return None
+        came = [rank for rank in range(self._size()) if rank not in absent]
         return self._propose(
             self._entered, rollcall.missing(came, self._record.size, self._limit, self._door, self._notes)
         )
+
+    def _size(self) -> int:
+        return max(self._record.size, self._record.rank + 1)
+
+    def _absent(self) -> list[int]:
+        """Return who has not entered the session."""
+        return [rank for rank in range(self._size()) if not self._store.check([f"{self._entered}/record/{rank}"])]
+
+    def _longer(self, missing: Sequence[int], now: float) -> bool:
+        """Return whether the limit was moved, because they may still come."""
+        longer = self._more(missing) if missing else 0.0
+        self._limit = max(self._limit, round(now - self._began + longer, 1)) if longer > 0 else self._limit
+        return longer > 0
 
     def _object(self, session: str, problem: Problem) -> None:
         """Say what is wrong to rank 0 of a session. It alone passes the verdict: a session may be an old one."""

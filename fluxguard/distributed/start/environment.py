@@ -35,6 +35,8 @@ class Place:
     """The file in which the ranks meet, instead of an address."""
     by_launcher: bool = False
     """Whether the launcher keeps the store, as torchrun does; else rank 0 does."""
+    launched: bool = False
+    """Whether a launcher has started the ranks of all machines at once, as torchrun and `accelerate launch` do."""
 
     @property
     def door(self) -> str:
@@ -68,7 +70,8 @@ def read(
     if own >= size:
         raise asked.wrong("RANK", f"is {own}, but WORLD_SIZE is {size}: ranks count from 0 to {size - 1}")
     local, machine = _local(asked, own, size, alone=rank is not None and local_rank is None)
-    place = Place(rank=own, size=size, local_rank=local, local_size=machine)
+    launched = "TORCHELASTIC_RUN_ID" in known
+    place = Place(rank=own, size=size, local_rank=local, local_size=machine, launched=launched)
     if size == 1 or has_store:
         return place
     return _at(asked, place, init_method or "env://")

@@ -18,6 +18,7 @@ from fluxguard.distributed.start import assembly, devices, environment, presence
 from fluxguard.distributed.start.assembly import Call, Verdict
 from fluxguard.distributed.start.devices import Found
 from fluxguard.distributed.start.environment import Place
+from fluxguard.distributed.start.patience import Patience
 from fluxguard.distributed.start.rollcall import Problem, Record
 from fluxguard.distributed.world import World, joined
 from fluxguard.errors import DeadlineExceeded, SetupFailed
@@ -57,7 +58,7 @@ def join(asked: Asked) -> World:
     """Return the world, once all ranks have agreed on it. Raises SetupFailed, within the limit and a few seconds."""
     going = _Going(asked)
     try:
-        made = bounded.within(_limit(), "set up", going.on)
+        made = bounded.within(_limit(), "set up", going.on, going.more)
     except DeadlineExceeded:
         raise going.stuck() from None
     # Here and not on the way, which may go on in its thread after it was given up.
@@ -104,9 +105,13 @@ class _Going:
         self._place = asked.place
         self._began = time.monotonic()
         limit = _limit()
-        self._limit = limit if limit == math.inf else limit - min(_ANSWER, _ITS_SHARE * limit)
+        self._telling = 0.0 if limit == math.inf else min(_ANSWER, _ITS_SHARE * limit)
+        self._limit = limit - self._telling
+        longest = max(limit, _timeout(asked.timeout) or math.inf)
+        self._patience = Patience(asked.place, self._limit, longest, self._began)
         self._stuck = reaching.slow(asked.place)
         self._problem: Problem | None = None
+        self._said = False
         self.session = ""
         self.part: world.Store | None = None
 
@@ -133,12 +138,29 @@ class _Going:
             self._connect(dist, whole)
         return self._world(dist, device)
 
+    def more(self) -> float:
+        """Return for how many seconds more the way may take, because ranks that are slow are waited for."""
+        return self._patience.until + self._telling - time.monotonic()
+
     def stuck(self) -> SetupFailed:
         """Return the error for a way that has taken too long."""
         return self._stuck if self._problem is None else self._problem.error()
 
     def _tell(self, error: SetupFailed) -> None:
         self._stuck = error
+
+    def _reaches(self, error: SetupFailed) -> None:
+        """Know what would be wrong if it went no further than to the store."""
+        self._tell(error)
+        if time.monotonic() - self._began >= assembly.SAID_AFTER:
+            self._awaits(f"an answer: {error}")
+
+    def _awaits(self, what: str) -> None:
+        """Say once for what this rank waits."""
+        if not self._said:
+            self._said = True
+            waited = time.monotonic() - self._began
+            logger.warning("rank %d has waited %.0f s for %s", self._place.rank, waited, what)
 
     def _knows(self, problem: Problem) -> None:
         self._problem = problem
@@ -154,7 +176,8 @@ class _Going:
             return self._asked.store
         if self._place.size == 1:
             return dist.HashStore()
-        return reaching.reach(dist, self._place, self._began + self._limit, self._is_ours, self._tell)
+        until = self._began + self._limit
+        return reaching.reach(dist, self._place, until, self._is_ours, self._reaches, lambda: self._patience.more([0]))
 
     def _is_ours(self, whole: Any) -> bool:
         import torch.distributed as dist
@@ -168,18 +191,21 @@ class _Going:
             world.part(dist, whole, _CALL),
             presence.own(place, asked.found, asked.backend, device),
             word=uuid.uuid4().hex,
-            limit=self._limit if wrong is None else min(self._limit, _TELLING),
+            limit=self._patience.until - self._began if wrong is None else min(self._limit, _TELLING),
             began=self._began,
             door=place.door,
             own=wrong,
             notes=reaching.not_ours(place) if place.rank == 0 else "",
             lives=presence.lives,
+            more=self._patience.more,
+            awaited=self._awaits,
         )
         verdict = assembly.attend(call, self._knows)
         if verdict.problem is not None:
             raise verdict.problem.error()
         for remark in call.remarks:
             logger.warning("%s", remark)
+        self._patience.complete()
         self._verdict = verdict
         self.session = verdict.session
         self.part = world.part(dist, whole, verdict.session)

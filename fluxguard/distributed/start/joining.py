@@ -50,7 +50,7 @@ def setup(
     if joined.world is not None and (joined.world.size == 1 or world.group() is not None):
         return _again(joined.world, rank, world_size)
     if joined.world is not None:  # somebody has destroyed the group behind our back
-        leave(failed=False)
+        leave()
     dist = world.group()
     if dist is not None:
         _refuse_quietly(dist, backend, timeout)
@@ -69,13 +69,13 @@ def teardown() -> None:
     A process group that somebody else has made stays: whoever has made it ends it. Calling it again changes nothing,
     and neither does calling it before `setup`. Never raises.
     """
-    leave(failed=False)
+    leave()
 
 
-def leave(*, failed: bool) -> None:
-    """See `teardown`; after a failure nothing waits for what the other ranks would have to do."""
-    ours, known = joined.group_is_ours, joined.world
-    _close_the_hall()
+def leave(error: BaseException | None = None) -> None:
+    """See `teardown`; after an error, which the others are told, nothing waits for what they would have to do."""
+    ours, known, failed = joined.group_is_ours, joined.world, error is not None
+    _close_the_hall(error)
     if known is not None:
         hearts.end(joined.beats, known.rank)
     joined.clear()
@@ -97,10 +97,12 @@ def _destroy(dist: Any, failed: bool) -> None:
         dist.destroy_process_group()
 
 
-def _close_the_hall() -> None:
+def _close_the_hall(error: BaseException | None) -> None:
     from fluxguard.distributed.meetings import hall
 
-    hall.close()
+    if error is not None:
+        hall.hall()  # also where there was no meeting yet: the others may have come to the first one
+    hall.close(error)
 
 
 def _again(known: World, rank: int | None, size: int | None) -> World:
@@ -181,4 +183,4 @@ def _enter(
 def _at_exit() -> None:
     """Leave what was not left: torch would wait, at the end of the interpreter, for collectives that never end."""
     if joined.world is not None:
-        leave(failed=getattr(sys, "last_value", None) is not None)
+        leave(getattr(sys, "last_value", None))

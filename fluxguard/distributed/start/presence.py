@@ -8,7 +8,7 @@ import sys
 import uuid
 from pathlib import Path
 
-from fluxguard.distributed.start import devices, environment
+from fluxguard.distributed.start import devices, environment, program
 from fluxguard.distributed.start.devices import Found
 from fluxguard.distributed.start.environment import Place
 from fluxguard.distributed.start.rollcall import MUST_AGREE, Record
@@ -37,6 +37,8 @@ def own(place: Place, found: Found, backend: str, device: int | None) -> Record:
         torch=str(torch.__version__),
         nccl=found.nccl if devices.NCCL in backend else "",
         python=platform.python_version(),
+        program=program.name_of(sys.argv),
+        arguments=program.arguments(sys.argv, (place.rank, place.local_rank)),
         settings={name: os.environ[name] for name in MUST_AGREE if name in os.environ},
     )
 

@@ -29,11 +29,13 @@ def reach(
     until: float,
     ours: Callable[[Any], bool] = lambda store: False,
     tell: Callable[[SetupFailed], None] = lambda error: None,
+    more: Callable[[], float] = lambda: 0.0,
 ) -> Any:
     """Return a torch store in which the ranks of `place` meet, before `until` (monotonic).
 
     `ours` says of the store of another process, which has the port already, whether this process belongs to it. `tell`
-    is told what would be wrong if it went no further.
+    is told what would be wrong if it went no further. `more` is asked, when nobody has opened the port by then, for
+    how many seconds more to wait for rank 0.
 
     Raises SetupFailed when the port is taken, the name does not resolve, or nobody answers there. May block for longer
     when somebody else answers; the caller bounds it.
@@ -42,7 +44,7 @@ def reach(
         return dist.FileStore(place.path, place.size)
     if place.rank == 0 and not place.by_launcher:
         return _opened(dist, place, until, ours)
-    _knock(place, until - _ENDING, tell)
+    until = _knock(place, until - _ENDING, tell, more) + _ENDING
     tell(stranger(place))
     try:
         # The name stays as it is given: torch tries each of its addresses.
@@ -133,21 +135,26 @@ def _guest(dist: Any, place: Place) -> Any | None:
         return None
 
 
-def _knock(place: Place, until: float, tell: Callable[[SetupFailed], None]) -> None:
-    """Wait until somebody listens; raises SetupFailed, which says why nobody does."""
+def _knock(place: Place, until: float, tell: Callable[[SetupFailed], None], more: Callable[[], float]) -> float:
+    """Wait until somebody listens; return until when there is time then. Raises SetupFailed with why nobody does."""
     while True:
+        refused = False
         left = until - time.monotonic()
         try:
             with socket.create_connection((place.address, place.port), max(_POLL, min(_KNOCK, left))) as door:
                 if door.getsockname() != door.getpeername():
-                    return
+                    return until
                 # A port of our own machine that nobody has: by chance the connection met itself.
                 raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         except OSError as error:
             failed = _unreached(place, error)
+            refused = error.errno == errno.ECONNREFUSED
         tell(failed)
         if time.monotonic() + _POLL >= until:
-            raise failed
+            longer = more() if refused and not place.by_launcher else 0.0
+            if longer <= 0:
+                raise failed
+            until = time.monotonic() + longer
         time.sleep(_POLL)
 
 

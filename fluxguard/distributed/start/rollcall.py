@@ -61,6 +61,9 @@ class Record:
     torch: str = ""
     nccl: str = ""
     python: str = ""
+    program: str = ""
+    """What it was started with, and in `arguments` a digest of each of its options; see `program`."""
+    arguments: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     """Those of MUST_AGREE that are set."""
 
@@ -187,6 +190,27 @@ def _sizes(records: Sequence[Record]) -> Problem | None:
     return next((found for one in records if (found := other_size(one, records[0]))), None)
 
 
+def _programs(records: Sequence[Record]) -> Problem | None:
+    """What the ranks of two trainings that met by mistake differ in."""
+    known = [one for one in records if one.program]
+    again = "if two trainings met at one MASTER_PORT or --rdzv-id, give each its own"
+    few = _odd(known, lambda one: one.program)
+    if few is not None:
+        odd, usual = few
+        advice = f"start the same one on all ranks; {again}"
+        return _differs(odd, usual, "program", f"is {odd.program}", usual.program, advice)
+    few = _odd(known, lambda one: tuple(sorted(one.arguments.items())))
+    if few is None:
+        return None
+    odd, usual = few
+    names = sorted(name for name, _ in set(odd.arguments.items()) ^ set(usual.arguments.items()))
+    reason = (
+        f"{odd.program} was started with other arguments than on {usual.called} ({_some(list(dict.fromkeys(names)))}); "
+        f"start it with the same ones on all ranks (what has to differ can come from the environment); {again}"
+    )
+    return Problem(source=odd.called, variable="arguments", reason=reason, rank=odd.rank)
+
+
 def _backends(records: Sequence[Record]) -> Problem | None:
     few = _odd(records, lambda one: one.backend)
     if few is None:
@@ -244,6 +268,7 @@ def _settings(records: Sequence[Record]) -> Problem | None:
 
 _CHECKS: tuple[Callable[[Sequence[Record]], Problem | None], ...] = (
     _sizes,
+    _programs,
     _devices,
     _versions,
     _backends,
@@ -271,6 +296,6 @@ def _shown(number: int | None) -> str:
     return "not set" if number is None else str(number)
 
 
-def _some(ranks: Sequence[int]) -> str:
-    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
-    return ", ".join(map(str, ranks[:_NAMED])) + more
+def _some(ones: Sequence[int | str]) -> str:
+    more = f" and {len(ones) - _NAMED} more" if len(ones) > _NAMED else ""
+    return ", ".join(map(str, ones[:_NAMED])) + more

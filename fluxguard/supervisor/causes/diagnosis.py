@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluxguard.launch.remedies import NO_SAMPLING
-from fluxguard.supervisor.causes import BY_NAME, CAUSES, exits, hangs, outside, ranks, signatures, wording
+from fluxguard.supervisor.causes import BY_NAME, CAUSES, exits, hangs, outside, ranks, several, signatures, wording
 from fluxguard.supervisor.causes.cause import Cause, Ends, Says, Seen, Told, Waits
 from fluxguard.supervisor.causes.signatures import MACHINE, TRAINER, Line, shortened
 from fluxguard.supervisor.causes.watched import WATCHED
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fluxguard.supervisor.sensing.gpu import Card
     from fluxguard.supervisor.sensing.host import Host
 
+_OF_NO_RANKS = tuple(cause for cause in CAUSES if cause.name not in several.OF_RANKS)
 _P = TypeVar("_P", Ends, Says, Seen, Told, Waits)
 
 _REPEATED = 5
@@ -64,6 +65,8 @@ class Evidence:
     """That the machine which holds the rendezvous does not answer, in words; nothing where it does, or none does."""
     collectives: Sequence[str] = ()
     """What the flight recorders of the ranks say together, in words: which rank lacks which collective."""
+    debugging: bool = False
+    """Whether its ranks debugged their collectives in detail."""
     foreign: bool = False
     """Whether the trainer is not known: flags of sd-scripts are no advice for it."""
     system: str = sys.platform
@@ -120,7 +123,7 @@ def diagnose(symptom: Symptom, evidence: Evidence) -> Diagnosis:
     rules = _ENDED if symptom.kind == "ended" else _ALIVE
     said = (rule(symptom, evidence) for rule in rules)
     found = next((one for one in said if one is not None), None) or _unexplained(symptom, evidence)
-    found = _of_ranks(found, symptom, evidence)
+    found = _changed(found, **several.changes(found, symptom, evidence))
     return _changed(found, advice=hangs.for_foreign(found.advice)) if evidence.foreign else found
 
 
@@ -152,20 +155,6 @@ def _of(cause: Cause, symptom: Symptom, evidence: Evidence, said: str, **values:
     if not found.place:
         changes["place"] = f"step {evidence.step}"
     return _changed(found, **changes)
-
-
-_OF_RANKS = frozenset(cause.name for cause in ranks.CAUSES)
-
-
-def _of_ranks(found: Diagnosis, symptom: Symptom, evidence: Evidence) -> Diagnosis:
-    """Say first which rank the others waited for; when it has ended by something else, which rank ended first."""
-    said = (*([symptom.ranks] if symptom.ranks else []), *evidence.collectives)
-    if symptom.kind == "ended" and found.cause not in _OF_RANKS:
-        said = (f"rank {evidence.how.rank} ended first",) if evidence.how.rank is not None else ()
-    if not said:
-        return found
-    proof = (*said, *(one for one in found.proof if one not in said))
-    return _changed(found, words=f"{wording.ended(wording.sentence(said[0]))} {found.words}", proof=proof)
 
 
 def _changed(found: Diagnosis, **changes: Any) -> Diagnosis:
@@ -255,7 +244,11 @@ def _echo(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
     """A line that follows from another end counts only when nothing else was said, not even earlier."""
     end = evidence.closing
     found = _by_line(symptom, evidence, [*end.context, *end.lines], echo=True)
-    return found and (_by_line(symptom, evidence, end.said, echo=False) or found)
+    if found is None or found.cause not in ranks.OWN:
+        return found and (_by_line(symptom, evidence, end.said, echo=False) or found)
+    crashed = evidence.how.rank is not None and evidence.ended_with(_SUDDEN)  # that rank is the one that is missed
+    said = _by_line(symptom, evidence, end.said, echo=False, causes=_OF_NO_RANKS)
+    return (crashed and _crashed(symptom, evidence)) or said or found
 
 
 def _by_line(
@@ -349,7 +342,7 @@ def _in_stacks(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
 def _in_late_stacks(symptom: Symptom, evidence: Evidence) -> Diagnosis | None:
     """The others only wait: what the rank does that they wait for counts for more."""
     texts = [evidence.stacks[pid] for pid in symptom.late if pid in evidence.stacks]
-    return _in(texts, symptom, evidence, [cause for cause in CAUSES if cause.name not in _OF_RANKS])
+    return _in(texts, symptom, evidence, _OF_NO_RANKS)
 
 
 def _in(texts: Iterable[str], symptom: Symptom, evidence: Evidence, causes: Sequence[Cause]) -> Diagnosis | None:

@@ -26,6 +26,7 @@ _PHASES = {
     "validation": ("validating", "Validate less often, or not at all."),
     "sampling": ("making sample images", "Take the sample images out (--sample_every_n_epochs)."),
     "saving": ("saving", "Look at the disk or share that the training saves to."),
+    "on main": ("rank 0 works alone", "Look at what rank 0 does in that place: it beats with fluxguard.progress()."),
     "upload": ("uploading", "Take the upload out of the command, and upload by hand."),
     "ending": ("finishing", "Trackers finish here: set WANDB_MODE=offline. The weights are mostly saved."),
 }

@@ -1,11 +1,72 @@
-"""Several ranks: collectives that time out, ranks that do not come, connections that close."""
+"""Several ranks: what our own errors say of them, collectives that time out, connections that close."""
 
 from __future__ import annotations
 
 from fluxguard.supervisor.causes.cause import Cause, Told, says, waits
-from fluxguard.supervisor.causes.signatures import MACHINE
+from fluxguard.supervisor.causes.signatures import INPUT, MACHINE
+
+_OWN = (
+    Cause(
+        name="ranks disagree",
+        words="The ranks do not do the same: {said}",
+        advice="Compare what each rank is said to do: a barrier, metric or save that only rank 0 comes to, or a loop"
+        " that one rank leaves early. What rank 0 does alone goes into distributed.on_main; models that differ are made"
+        " by distributed.load_or_init. `fluxguard scan` lists such places.",
+        shown=(
+            says(
+                r"(?<=RanksDisagree: ).*",
+                "fluxguard.errors.RanksDisagree: the ranks have come to different places: rank 0 is at #4 barrier"
+                " 'only me', rank 1 is at #4 barrier 'loss'",
+            ),
+        ),
+    ),
+    Cause(
+        name="ranks missing",
+        words="A rank did not come to where the others wait for it: {said}",
+        advice="Look at the rank that is named: at its own output, whether it was killed, or left the loop earlier than"
+        " the others. One that is only slow gets more time by fluxguard.limits.use(barrier=SECONDS).",
+        shown=(
+            says(
+                r"(?<=RanksMissing: ).*",
+                "fluxguard.errors.RanksMissing: collective 'step' (#4; rank 1 did not come, or left; torch gave it up"
+                " after 0.8 s); rank 1 (pid 23705) is dead: its process has ended",
+                echo=True,
+            ),
+        ),
+    ),
+    Cause(
+        name="setup failed",
+        words="The ranks cannot work together as they were started: {said}",
+        advice="Put right what the message names of that rank, then start all ranks again; `fluxguard doctor"
+        " --distributed` on each of them checks it without the training.",
+        origin=INPUT,
+        shown=(
+            says(
+                r"(?<=SetupFailed: ).*",
+                "fluxguard.errors.SetupFailed: rank 1 on node-b: MASTER_ADDR: is node-a, where nobody listens on port"
+                " 29500 (MASTER_PORT): rank 0 has not started, has failed (look at its log), or has another"
+                " MASTER_PORT",
+            ),
+        ),
+    ),
+    Cause(
+        name="rank failed",
+        words="Another rank failed in what it did for all: {said}",
+        advice="Look at the error of the rank that is named: its own output has it in full.",
+        shown=(
+            says(
+                r"(?<=RankFailed: ).*",
+                "fluxguard.errors.RankFailed: rank 0 failed in 'evaluate': ZeroDivisionError: division by zero",
+                echo=True,
+            ),
+        ),
+    ),
+)
+OWN = frozenset(cause.name for cause in _OWN)
+"""The names of those that errors of `fluxguard.distributed` tell."""
 
 CAUSES = (
+    *_OWN,
     Cause(
         name="barrier",
         words="A rank waits for others that do not come: {said}",
@@ -35,7 +96,8 @@ CAUSES = (
         name="collective timed out",
         words="The ranks did not meet in a collective operation in time: {said}",
         advice="One rank was slower than the others may wait, or died: look at the first rank that fell silent. Make"
-        " caches in one process first, raise --ddp_timeout, and on cards without NVLink try NCCL_P2P_DISABLE=1.",
+        " caches in one process first, give the process group a longer timeout (--ddp_timeout of sd-scripts), and on"
+        " cards without NVLink try NCCL_P2P_DISABLE=1.",
         shown=(
             says(
                 r"Watchdog caught collective operation timeout: .*",
@@ -83,8 +145,8 @@ CAUSES = (
     Cause(
         name="ranks cannot connect",
         words="The ranks cannot reach each other: {said}",
-        advice="Another run may hold the port: choose another --main_process_port; else check the network between the"
-        " machines, and NCCL_SOCKET_IFNAME.",
+        advice="Another run may hold the port: choose another one (--master-port of torchrun, --main_process_port of"
+        " accelerate); else check the network between the machines, and NCCL_SOCKET_IFNAME.",
         origin=MACHINE,
         shown=(
             says(

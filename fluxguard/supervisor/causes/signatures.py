@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fluxguard.supervisor.causes import blame
+
 TRAINER, OUTSIDE, MACHINE, INPUT = "trainer", "outside", "machine", "input"
 """Where a cause comes from."""
 
@@ -16,7 +18,6 @@ _LONGEST_LINE = 2000
 """What lies behind in a line is data; errors begin with what they are."""
 _SURVIVED = "fluxguard| "
 """Begins the lines of an error that the trainer survived, as the guard writes them."""
-_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 LAUNCHER = ("CalledProcessError", "ChildFailedError", "elastic.multiprocessing.api.SignalException")
 """Errors that a launcher raises behind the trainer's own; they say nothing about the cause."""
 
@@ -76,7 +77,7 @@ def _split(at: int, text: str) -> Iterator[Line]:
     bar = _BAR.search(text)
     if bar and text[bar.end() :].strip():
         yield Line(at, text[: bar.end()])
-        text = text[bar.end() :]
+        text = _PREFIX.sub("", text[bar.end() :], count=1)
     yield Line(at, text)
 
 
@@ -125,7 +126,7 @@ class Closing:
     """The lines that tell how it ended."""
 
     lines: Sequence[Line]
-    """The trainer's last traceback with what it was chained to, else the end."""
+    """The last traceback (of several ranks that which says why) with what it was chained to, else the end."""
     raised: bool
     """Whether that is a traceback."""
     context: Sequence[Line]
@@ -168,10 +169,8 @@ def closing(lines: Sequence[str]) -> Closing:
         whole, said, heads = (everything, before, found) if found else (whole, said, heads)
     if not heads:
         return Closing(said[-_CLOSING_LINES:], False, (), said, whole)
-    start = heads.pop()
-    while heads and any(text in line.text for line in said[max(0, start - 3) : start] for text in _CHAINED):
-        start = heads.pop()
-    return Closing(said[start:], True, said[max(0, start - _CONTEXT_LINES) : start], said, whole)
+    start, end = blame.telling(said, heads, lines)
+    return Closing(said[start:end], True, said[max(0, start - _CONTEXT_LINES) : start], said, whole)
 
 
 def _without_launcher(said: Sequence[Line]) -> tuple[Sequence[Line], list[int]]:

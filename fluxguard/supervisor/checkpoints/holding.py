@@ -18,13 +18,14 @@ from fluxguard.launch.trainer import find
 from fluxguard.manifest import Manifest
 from fluxguard.rundir import RunDir, read_json
 from fluxguard.supervisor import distrust, ledger
-from fluxguard.supervisor.checkpoints import belonging, states, verdicts
+from fluxguard.supervisor.checkpoints import belonging, loops, states, verdicts
 from fluxguard.supervisor.checkpoints.belonging import Family
 from fluxguard.supervisor.checkpoints.states import Plan
 from fluxguard.supervisor.ledger import Event, newest
 
-SEALED, OUTPUT, ASIDE = "sealed", "output folder", "set aside"
-"""Where a state lies: kept by fluxguard, where the trainer saved it, or put out of the way."""
+SEALED, OUTPUT, ASIDE, LOOP = "sealed", "output folder", "set aside", "of a loop"
+"""Where a state lies: kept by fluxguard, where the trainer saved it, put out of the way, or where a loop has saved it
+by `distributed.save_state`."""
 VERIFIED, UNVERIFIED, DAMAGED = "verified", "not verified", "damaged"
 """Verdicts; `not verified` is whole as far as one can see without reading it."""
 YOU = "you"
@@ -37,7 +38,7 @@ class Held:
 
     path: Path
     where: str
-    """SEALED, OUTPUT or ASIDE."""
+    """SEALED, OUTPUT, ASIDE or LOOP."""
     step: int | None
     """True steps, counted over all attempts; None where that cannot be known."""
     epoch: int | None
@@ -55,6 +56,11 @@ class Held:
     """Whether its true step is known, and not only what its trainer has counted since it was last started."""
     next: bool = False
     """Whether the next start goes on from it."""
+
+    @property
+    def of_a_loop(self) -> bool:
+        """Whether a loop goes on from it by itself, where it asks `distributed.newest_state`."""
+        return self.where == LOOP
 
     def to_mapping(self) -> dict[str, Any]:
         """Return plain values."""
@@ -108,7 +114,8 @@ def look(output_dir: Path, *, now: float, verify: bool) -> Holding:
     run = RunDir(output_dir)
     there = [*states.sealed(run), *states.candidates(run.output_dir)]
     aside = sorted(run.aside.iterdir()) if run.aside.is_dir() else []
-    if not run.job.exists() and not there and not aside:
+    of_loops = [_of_a_loop(path, verify=verify) for path in loops.found(run.output_dir) if path not in there]
+    if not run.job.exists() and not there and not aside and not of_loops:
         raise InputError(output_dir, "holds no run of fluxguard, and no states of a training")
     events = ledger.read(run.ledger)
     known = _known(run, events, there)
@@ -121,7 +128,27 @@ def look(output_dir: Path, *, now: float, verify: bool) -> Holding:
     has_run = run.job.exists() or bool(events)
     if has_run and not finished:
         found = list(_with_choice(found, known.plan, _refusals(run, known.plan)))
-    return Holding(states=tuple(found), run=has_run, finished=finished)
+    if not finished and not any(state.next for state in found):
+        of_loops = _with_newest(of_loops)
+    return Holding(states=(*of_loops, *found), run=has_run, finished=finished)
+
+
+def _of_a_loop(path: Path, *, verify: bool) -> Held:
+    size, at = _weight(path)
+    held = Held(path=path, where=LOOP, step=None, epoch=None, size=size, at=at, asked=manifest.OURS, verdict=DAMAGED)
+    try:
+        told = loops.judged(path, verify=verify)
+    except StateUnusable as unusable:
+        return replace(held, reason=unusable.reason)
+    except OSError as error:
+        return replace(held, reason=f"cannot be read ({error.strerror or type(error).__name__})")
+    return replace(held, step=told.true_step, epoch=told.epoch, verdict=VERIFIED if verify else UNVERIFIED)
+
+
+def _with_newest(of_loops: Sequence[Held]) -> list[Held]:
+    """Return them, the one as the next that `newest_state` takes where nothing else is wrong with it."""
+    first = next((index for index, state in enumerate(of_loops) if state.verdict != DAMAGED), None)
+    return [replace(state, next=index == first) for index, state in enumerate(of_loops)]
 
 
 def _known(run: RunDir, events: Sequence[Event], there: Sequence[Path]) -> _Run:

@@ -2,14 +2,12 @@
 
 Such a file is a zip archive around one pickle. torch, zipfile and a person must all see the same archive in it, so
 whatever could be read in two ways is refused; and the pickle is read as the list of instructions that it is, to see
-which names it would call. A pickle that would call none is data, and may be read: `plain` does.
+which names it would call.
 """
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
 import pickletools
 import stat
 import struct
@@ -71,8 +69,8 @@ _WIDTHS = {
     pickletools.TAKEN_FROM_ARGUMENT8U: 8,
 }
 _TEXTS = {_CODES["SHORT_BINUNICODE"]: 1, _CODES["BINUNICODE"]: 4, _CODES["BINUNICODE8"]: 8}
-_KEEP = {_CODES[name] for name in ("MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT")}
-_RECALL = {_CODES[name] for name in ("GET", "BINGET", "LONG_BINGET")}
+KEEP = {_CODES[name] for name in ("MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT")}
+RECALL = {_CODES[name] for name in ("GET", "BINGET", "LONG_BINGET")}
 _IN_DIGITS = {_CODES["PUT"], _CODES["GET"]}
 _NAMES = {_CODES["GLOBAL"], _CODES["INST"]}
 _REGISTERED = {_CODES[name] for name in ("EXT1", "EXT2", "EXT4")}
@@ -200,15 +198,15 @@ def called(data: bytes) -> set[str]:
     last: tuple[str | None, str | None] = _NO_TEXTS
     """What the last two instructions have put on the stack, where that is a text."""
     memo: dict[int, str | None] = {}
-    for code, argument in _instructions(data):
+    for code, argument in instructions(data):
         if code in _NEUTRAL:
             continue
-        if code in _KEEP:
-            memo[len(memo) if code == _MEMOIZE else _number(code, argument)] = last[1]
+        if code in KEEP:
+            memo[memo_number(code, argument, len(memo))] = last[1]
         elif code in _TEXTS:
             last = last[1], argument[_TEXTS[code] :].decode("utf-8", "surrogatepass")
-        elif code in _RECALL:
-            last = last[1], memo.get(_number(code, argument))
+        elif code in RECALL:
+            last = last[1], memo.get(memo_number(code, argument, len(memo)))
         else:
             last = _NO_TEXTS if code != _STACK_GLOBAL else _named(names, last)
             if code in _NAMES:
@@ -218,53 +216,19 @@ def called(data: bytes) -> set[str]:
     return names
 
 
-def plain(data: bytes) -> object:
-    """Return what a pickle of numbers, texts, lists and dictionaries holds. Raises ValueError for any other.
-
-    One that names anything to call is not read at all, nor one that would take more memory than its own size explains.
-    """
-    if names := called(data):
-        raise ValueError(f"would call {min(names)} when it is read: it was not")
-    kept = 0
-    for code, argument in _instructions(data):
-        if code in _KEEP:
-            kept += 1
-            if code != _MEMOIZE and _number(code, argument) > kept:  # room is made for all numbers below
-                raise ValueError("is broken (its pickle remembers what is not there)")
-    try:
-        return _Plain(io.BytesIO(data)).load()
-    except (
-        pickle.UnpicklingError,
-        ArithmeticError,
-        AttributeError,
-        EOFError,
-        LookupError,
-        MemoryError,
-        TypeError,
-    ) as e:
-        raise ValueError(f"is broken ({e})") from None
-
-
-class _Plain(pickle.Unpickler):
-    """Refuses every name and every reference: behind the look that has found none, for the day it overlooks one."""
-
-    def find_class(self, module: str, name: str) -> object:
-        raise pickle.UnpicklingError(f"would call {module} {name}")
-
-    def persistent_load(self, pid: object) -> object:
-        raise pickle.UnpicklingError("refers to something outside of it")
-
-
 def _named(names: set[str], last: tuple[str | None, str | None]) -> tuple[None, None]:
     names.add("?" if None in last else f"{last[0]} {last[1]}")
     return _NO_TEXTS
 
 
-def _number(code: int, argument: bytes) -> int:
+def memo_number(code: int, argument: bytes, kept: int) -> int:
+    """Return the number under which an instruction of KEEP or RECALL finds what is kept, so far `kept` values."""
+    if code == _MEMOIZE:
+        return kept
     return int(argument) if code in _IN_DIGITS else int.from_bytes(argument, "little")
 
 
-def _instructions(data: bytes) -> Iterator[tuple[int, bytes]]:
+def instructions(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield (code, argument) of each instruction up to the last; `pickletools.genops` takes longer."""
     at, size = 0, len(data)
     while at < size:

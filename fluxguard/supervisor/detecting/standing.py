@@ -14,6 +14,8 @@ from fluxguard.heartbeat import Beat, Collective
 
 _OF_STEPS = ("step", "first step")
 """Phases in which a rank beats with each step, so that they say nothing about how long one has stood."""
+_ON_PURPOSE = frozenset({"saving", "sampling", "validation", "on main", "upload"})
+"""Phases that one rank may be in alone while all others wait for it, for minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +31,15 @@ class Standing:
 
 
 def standing(
-    beats: Iterable[Beat], now: float, *, dead: Iterable[int] = (), stopped: Iterable[int] = ()
+    beats: Iterable[Beat], now: float, *, dead: Iterable[int] = (), stopped: Iterable[int] = (), hung: bool = True
 ) -> Standing | None:
     """Return how the ranks stand to each other at `now` (monotonic seconds), or None when nobody waits for another.
 
-    `dead` and `stopped` are the process numbers of ranks that are gone, and of those that somebody has stopped.
+    `dead` and `stopped` are the process numbers of ranks that are gone, and of those that somebody has stopped. While
+    nothing is `hung`, a rank that saves or samples is not said to be late.
     """
     ranks = sorted(beats, key=lambda beat: beat.rank)
-    look = _Look(now, frozenset(dead), frozenset(stopped))
+    look = _Look(now, frozenset(dead), frozenset(stopped), hung)
     if len(ranks) < 2 or not (any(map(_open, ranks)) or any(map(look.stands_still, ranks))):
         return None
     late = look.latest_first(ranks)
@@ -52,6 +55,15 @@ def standing(
         said = ["all came, and none goes on", *look.at(waiting)]
     seconds = max((now - one.at for one in map(_open, waiting) if one), default=0.0)
     return Standing(words=", ".join(said), late=tuple(late), seconds=seconds)
+
+
+def alone(beat: Beat, now: float, *, dead: Iterable[int] = (), stopped: Iterable[int] = ()) -> Standing | None:
+    """Return how the only rank of one machine of several stands: it waits, or the others wait for it. None: neither."""
+    look = _Look(now, frozenset(dead), frozenset(stopped), True)
+    waits = _open(beat)
+    if look.stands_still(beat):
+        return Standing(words=look.late(beat, None), late=(beat,))
+    return None if waits is None else Standing(words=look.at([beat])[0], seconds=max(0.0, now - waits.at))
 
 
 def _open(beat: Beat) -> Collective | None:
@@ -74,6 +86,7 @@ class _Look:
     now: float
     dead: frozenset[int]
     stopped: frozenset[int]
+    hung: bool
 
     def stands_still(self, beat: Beat) -> bool:
         return beat.pid in self.dead or beat.pid in self.stopped
@@ -91,7 +104,9 @@ class _Look:
     def late(self, beat: Beat, target: Collective | None) -> str:
         """Say what one is doing instead of coming to `target`."""
         one, doing = beat.collective, self.doing(beat)
-        came = f" did not come to {_name(target)}" if target and _far(one) < _far(target) else ""
+        yet = beat.phase in _ON_PURPOSE and not (self.hung or self.stands_still(beat))
+        how = "has not come yet" if yet else "did not come"
+        came = f" {how} to {_name(target)}" if target and _far(one) < _far(target) else ""
         if beat.pid in self.dead:
             return f"rank {beat.rank} is dead{' and' if came else ''}{came}: it was {doing}"
         if beat.pid in self.stopped:

@@ -20,7 +20,7 @@ _KINDS = {
     "start": ("load", "tokenizers", "accelerator", "cast", "prepare", "resume", "trackers", "hash"),
     "caches": ("text cache", "latent cache"),
     "training": ("first step", "step"),
-    "sampling": ("sampling", "validation"),
+    "sampling": ("sampling", "validation", "on main"),
     "saving": ("saving", "upload", "ending"),
 }
 _KIND_OF = {phase: kind for kind, phases in _KINDS.items() for phase in phases}

@@ -14,12 +14,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fluxguard.supervisor.checkpoints import pickles
+from fluxguard.supervisor.checkpoints import plain
 from fluxguard.supervisor.incidents import recorder
 
 _MOST_ENTRIES = 20_000
 _MOST_RANKS = 1024
 _LONGEST = 120
+_LARGEST = 1 << 63
 _OF_TORCH = ("/torch/", "\\torch\\", "/accelerate/", "\\accelerate\\")
 """Folders of functions that only hand a collective on."""
 _OVER = "completed"
@@ -67,7 +68,7 @@ class Flight:
 def read(path: Path) -> Flight:
     """Return what a dump says. Raises OSError, and ValueError for what is none; nothing that it names is called."""
     number = path.name[len(path.name.rstrip("0123456789")) :]
-    return flight(int(number or 0), pickles.plain(recorder.content(path)))
+    return flight(int(number or 0), plain.read(recorder.content(path)))
 
 
 def flight(rank: int, values: object) -> Flight:
@@ -97,7 +98,7 @@ def _call(entry: Any) -> Call | None:
     if not isinstance(entry, dict) or entry.get("is_p2p"):
         return None
     group, sequence = entry.get("process_group"), entry.get("collective_seq_id", entry.get("seq_id"))
-    if not isinstance(sequence, int) or not isinstance(group, (list, tuple)) or not group:
+    if not isinstance(sequence, int) or abs(sequence) > _LARGEST or not isinstance(group, (list, tuple)) or not group:
         return None
     return Call(
         group=_short(group[0]),
@@ -114,18 +115,22 @@ def _where(frames: object) -> str:
     files = [(one, _short(one.get("filename", ""))) for one in known]
     mine = [(one, file) for one, file in files if not any(part in file for part in _OF_TORCH)]
     for one, file in (mine or files)[:1]:
-        return f"{_short(one.get('name', '?'))} ({file.replace(chr(92), '/').rpartition('/')[2]}:{one.get('line')})"
+        name, line = _short(one.get("name", "?")), _short(one.get("line"))
+        return f"{name} ({file.replace(chr(92), '/').rpartition('/')[2]}:{line})"
     return ""
 
 
 def _short(value: object) -> str:
-    """Return a value as text of bounded length; of a path its end counts."""
-    text = value[-_LONGEST:] if isinstance(value, str) else str(value)[:_LONGEST] if _small(value) else "?"
+    """Return a value as text of bounded length; of a path its end counts.
+
+    What holds other values says nothing: a few bytes can hold the same list so often that no memory holds its text.
+    """
+    text = value[-_LONGEST:] if isinstance(value, str) else str(value)[:_LONGEST] if _scalar(value) else "?"
     return " ".join(text.split())
 
 
-def _small(value: object) -> bool:
-    return isinstance(value, (int, float)) or (isinstance(value, (list, tuple)) and len(value) < _LONGEST)
+def _scalar(value: object) -> bool:
+    return isinstance(value, (int, float))
 
 
 def compared(flights: Iterable[Flight]) -> tuple[str, ...]:

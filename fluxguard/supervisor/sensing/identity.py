@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -12,9 +11,12 @@ from typing import Any
 
 import psutil
 
+from fluxguard.supervisor.sensing import procfs
+
 UNSEEN = (psutil.Error, OSError, RuntimeError, ValueError, AttributeError)
 """What psutil raises for a process that is gone, foreign, or on a kernel that does not tell."""
 
+_GONE = ("Z", "X")
 _SAME_START = 0.02  # one tick of the kernel's clock, written as a decimal number
 
 
@@ -67,15 +69,25 @@ class Identity:
 
     def alive(self) -> bool:
         """Whether this very process still runs."""
-        return self.process() is not None
+        if not procfs.LINUX:
+            return self.process() is not None
+        try:
+            seen = procfs.stat(self.pid)
+        except UNSEEN:
+            return False
+        again = self.boot and _boot() and self.boot != _boot()
+        return seen.state not in _GONE and not again and abs(_seconds(seen.ticks) - self.started) <= _SAME_START
 
 
 def _started(pid: int) -> float:
-    if not sys.platform.startswith("linux"):
+    if not procfs.LINUX:
         return psutil.Process(pid).create_time()
     # Not psutil's create_time: it adds the boot time, which moves whenever the clock is set.
-    ticks = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19]
-    return int(ticks) / os.sysconf("SC_CLK_TCK")
+    return _seconds(procfs.stat(pid).ticks)
+
+
+def _seconds(ticks: int) -> float:
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 @cache

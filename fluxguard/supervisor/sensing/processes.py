@@ -16,7 +16,9 @@ import psutil
 
 from fluxguard.clock import Clock
 from fluxguard.rundir import ATTEMPT_VARIABLE
+from fluxguard.supervisor.sensing import procfs
 from fluxguard.supervisor.sensing.identity import UNSEEN, Identity
+from fluxguard.supervisor.sensing.procfs import Tree
 
 _LADDER_LOOK = 0.05
 _KILL_AGAIN = 1.0
@@ -109,12 +111,15 @@ def names(identity: Identity, word: str) -> bool:
         return False
 
 
-def usage(keeper: Identity | None, orphans: Iterable[Identity] = ()) -> Usage | None:
-    """Return what the keeper's descendants and these orphans used, or None when that cannot be seen."""
+def usage(keeper: Identity | None, orphans: Iterable[Identity] = (), tree: Tree | None = None) -> Usage | None:
+    """Return what the keeper's descendants and these orphans used, or None when that cannot be seen.
+
+    `tree` remembers from one call to the next who is none of them.
+    """
     seen = [process for identity in orphans if (process := identity.process()) is not None]
     root = keeper.process() if keeper else None
     try:
-        seen += root.children(recursive=True) if root else []
+        seen += _children(root, tree or Tree()) if root else []
     except UNSEEN:
         return None
     if not seen:
@@ -132,6 +137,15 @@ def usage(keeper: Identity | None, orphans: Iterable[Identity] = ()) -> Usage | 
             io += getattr(counters, "write_chars", counters.write_bytes)
     waits = ((pid, _kernel_wait(pid)) for pid, _, status in states if status == psutil.STATUS_DISK_SLEEP)
     return Usage(cpu, io, tuple(states), rss, tuple((pid, where) for pid, where in waits if where))
+
+
+def _children(root: psutil.Process, tree: Tree) -> Iterator[psutil.Process]:
+    if not procfs.LINUX:
+        yield from root.children(recursive=True)
+        return
+    for pid in tree.below(root.pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            yield psutil.Process(pid)
 
 
 def _kernel_wait(pid: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 from fluxguard import heartbeat
@@ -19,6 +20,7 @@ from fluxguard.supervisor.sensing.gpu import Gpus, since
 from fluxguard.supervisor.sensing.heals import Heals
 from fluxguard.supervisor.sensing.identity import Identity
 from fluxguard.supervisor.sensing.output import Shown, Tail, shown_after, stepped
+from fluxguard.supervisor.sensing.procfs import Tree
 
 
 class Sensors:
@@ -33,6 +35,7 @@ class Sensors:
         self._shown = Shown()
         self._ranks = _Ranks(run, attempt, elastic=elastic)
         self._orphans: list[Identity] = []
+        self._tree = Tree()
         self._heals = Heals(run, attempt.uuid)
         self._gpus = gpus or machine.gpu_sensor()
         self._faults_before = self._gpus.look().heard  # those of an attempt before explain nothing of this one
@@ -57,7 +60,7 @@ class Sensors:
             shown=self._shown,
             output=self.tail.position,
             spoken=last_words(self._run, self._attempt) is not None,
-            usage=processes.usage(self._attempt.keeper, self._orphans) if sample else None,
+            usage=processes.usage(self._attempt.keeper, self._orphans, self._tree) if sample else None,
             healed=self._heals.look(),
             ranks=ranks,
             gpus=cards.cards,
@@ -102,30 +105,30 @@ class _Ranks:
     def __init__(self, run: RunDir, attempt: Attempt, *, elastic: bool) -> None:
         self._folder = run.beats()
         self._elastic = elastic
-        self._living: dict[int, Identity | None] = {}
+        self._living: dict[tuple[int, float], Identity | None] = {}
         self.between = False
         """Whether the ranks of one round are gone and those of the next one have not come."""
         self._mark = attempt.mark
-        self._known: list[int] = []
+        self._paths: list[str] = []
         self._speaker: int | None = None
 
     def look(self, *, again: bool) -> tuple[Beat, ...]:
         """Return the last heartbeat of each, by rank; `again` looks for ranks that are new."""
-        if again or not self._known or self.between:
-            self._known = heartbeat.ranks(self._folder)
-        beats = (heartbeat.read(heartbeat.path_for(self._folder, rank)) for rank in self._known)
+        if again or not self._paths or self.between:
+            ranks = heartbeat.ranks(self._folder)
+            self._paths = [os.fspath(heartbeat.path_for(self._folder, rank)) for rank in ranks]
+        beats = map(heartbeat.read, self._paths)
         mine = tuple(beat for beat in beats if beat is not None and beat.attempt == self._mark)
         return self._of_this_round(mine) if self._elastic else mine
 
     def _of_this_round(self, beats: tuple[Beat, ...]) -> tuple[Beat, ...]:
         """Return the beats of those that live: what is dead was ended with its round, and says nothing of the next."""
-        for beat in beats:
-            if beat.pid not in self._living:
-                self._living[beat.pid] = Identity.of(beat.pid)
-        living = {pid for pid, identity in self._living.items() if identity is not None and identity.alive()}
-        found = tuple(beat for beat in beats if beat.pid in living)
+        known = self._living
+        self._living = {who: known[who] if who in known else Identity.of(who[0]) for who in map(_who, beats)}
+        living = {who for who, identity in self._living.items() if identity is not None and identity.alive()}
+        found = tuple(beat for beat in beats if _who(beat) in living)
         self.between = bool(beats) and not found
-        if any(beat.rank == self._speaker for beat in beats if beat.pid not in living):
+        if any(beat.rank == self._speaker for beat in beats if _who(beat) not in living):
             self._speaker = None
         return found
 
@@ -137,3 +140,8 @@ class _Ranks:
         if ranks and (self._speaker is None or ranks[0].rank < self._speaker):
             self._speaker = ranks[0].rank
         return ranks[0] if ranks and ranks[0].rank == self._speaker else None
+
+
+def _who(beat: Beat) -> tuple[int, float]:
+    """Return by what a process is told from one of another round that has had the same number."""
+    return beat.pid, beat.started

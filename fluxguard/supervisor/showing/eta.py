@@ -15,7 +15,7 @@ from typing import Protocol
 
 _PIECE = 8
 """Changes of the step number in one piece: a sample comes up to one interval late, which is then an eighth at most."""
-_OUT_OF_STEP = frozenset({"sampling", "saving", "validation", "upload"})
+_OUT_OF_STEP = frozenset({"sampling", "saving", "validation", "on main", "upload"})
 
 
 class Sample(Protocol):

@@ -121,7 +121,7 @@ def read(run: RunDir) -> Status | None:
         troubles=noticing.words(events, attempt.uuid, beat) if attempt else [],
         machine=timeline.words(sample) if running and (sample := timeline.last(run)) else None,
         remedies=[{**asdict(one), "words": one.words} for one in record.net(record.remedies(events))],
-        ranks=together.words(beats, time.monotonic()) if running and other is None else "",
+        ranks=together.words(beats, time.monotonic(), several=bool(run.node)) if running and other is None else "",
         debugging=debugging.words(run, events, running=running),
         decided=_decided(events) if state == "running" else "",
     )

@@ -16,7 +16,7 @@ import warnings
 
 import torch
 import torch.distributed as dist
-from torchmetrics import CatMetric, MeanMetric, MetricCollection, MinMaxMetric, SumMetric
+from torchmetrics import CatMetric, MeanMetric, Metric, MetricCollection, MinMaxMetric, SumMetric
 from torchmetrics.image.fid import FrechetInceptionDistance
 
 from fluxguard import distributed, limits
@@ -116,6 +116,33 @@ def good_wrapped(rank):
 
 def good_expression(rank):
     return compute(updated(SumMetric(), 1.0 + rank) + updated(SumMetric(), 2.0)).item()
+
+
+def good_uncached(rank):
+    """Two expressions that hold one metric, which keeps no result: it is computed twice."""
+    one = SumMetric(compute_with_cache=False)
+    return compute(updated(one / (one + one), 1.0 + rank) * 2).item()
+
+
+class Boxes(Metric):
+    """Keeps what images hold as it is: so many boxes in one, so many in the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("boxes", [], dist_reduce_fx=None)
+
+    def update(self, boxes):
+        self.boxes.append(boxes)
+
+    def compute(self):
+        return torch.tensor([len(one) for one in self.boxes])
+
+
+def good_boxes(rank):
+    metric = Boxes()
+    metric.update(torch.zeros(1 + rank, 4))
+    metric.update(torch.zeros(9, 4))
+    return sorted(compute(metric).tolist())
 
 
 def good_uneven(rank):

@@ -5,6 +5,8 @@ import errno
 import os
 import random
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -12,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from fluxguard import distributed, limits
+from fluxguard.distributed.models import gradients
 from fluxguard.distributed.saving import sealing
 from fluxguard.errors import FluxguardError
 
@@ -89,6 +92,32 @@ def lays_its_buckets_before_the_first_step():
     return told
 
 
+class Everything(nn.Module):
+    """With all that a backward of zeros may stumble over."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)).bfloat16()
+        self.waves = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+        self.nothing = nn.Parameter(torch.empty(0, 3))
+
+    def forward(self, given):
+        return self.net(given).float().sum() + self.waves.abs().sum() + self.nothing.sum()
+
+
+def lays_the_buckets_of_any_model_and_leaves_it_as_it_was():
+    one = Everything()
+    before = [*(tensor.clone() for tensor in one.state_dict().values()), torch.get_rng_state()]
+    called = []
+    one.register_forward_hook(lambda *given: called.append(given))
+    with torch.no_grad():
+        wrapped = distributed.wrap(one)
+    untouched = not called and all(map(torch.equal, before, [*one.state_dict().values(), torch.get_rng_state()]))
+    wrapped(torch.randn(2, 3).bfloat16()).backward()
+    return untouched, wrapped.broadcast_buffers, same(wrapped, of=lambda one: one.grad)
+
+
 def leaves_an_optimizer_within_the_backward_alone():
     one = model()
     called = []
@@ -110,6 +139,19 @@ def accumulates_without_meeting():
         next(iter(wrapped.state_dict())),
         type(getattr(wrapped, "0")).__name__,
     )
+
+
+def names_who_is_missing_in_a_backward():
+    wrapped = distributed.wrap(model(), process_group=dist.new_group(timeout=timedelta(seconds=1)))
+    loss = wrapped(torch.ones(1, 3)).sum()
+    if RANK:
+        time.sleep(2)
+        return "did not come"
+    try:
+        return loss.backward()
+    except RuntimeError as error:
+        gradients.explain(error)  # what the end of `with setup()` does
+        raise
 
 
 def builds_alike():

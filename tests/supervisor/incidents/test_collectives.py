@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fluxguard.supervisor.checkpoints import pickles
+from fluxguard.supervisor.checkpoints import plain
 from fluxguard.supervisor.incidents import collectives
 
 TORCH = {
@@ -149,6 +149,9 @@ def test_what_is_no_dump_is_said_to_be_none(tmp_path: Path, case: str, monkeypat
     assert not (tmp_path / "unpickled").exists()
 
 
+BRANCHES: list[Any] = []
+for _ in range(30):
+    BRANCHES = [BRANCHES] * 100
 ODD: dict[str, Any] = {
     "entries of other kinds": {"entries": [None, 3, "x", [], {}, {"process_group": []}]},
     "groups of other kinds": {"entries": [entry(1)], "pg_config": [1], "pg_status": None},
@@ -158,6 +161,9 @@ ODD: dict[str, Any] = {
     },
     "frames of other kinds": {"entries": [entry(1, frames="x"), entry(2, frames=[3, {}]), entry(3, frames=None)]},
     "words of any length": {"entries": [entry(1, profiling_name="x" * 10_000, state={"a": 1})]},
+    "lines of any length": {"entries": [entry(1, frames=[{"name": "f", "filename": "a.py", "line": "9" * 10_000}])]},
+    "one list a great many times": {"entries": [entry(1, profiling_name=BRANCHES, process_group=[BRANCHES])]},
+    "numbers without end": {"entries": [entry(1 << 10_000)]},
 }
 
 
@@ -172,4 +178,4 @@ def test_what_is_odd_in_a_dump_is_passed_over(case: str) -> None:
 def test_a_deep_pickle_ends_nothing() -> None:
     """However deep its lists are."""
     with pytest.raises(ValueError, match="no dump"):
-        collectives.flight(0, pickles.plain(nested(100_000)))
+        collectives.flight(0, plain.read(nested(100_000)))
