@@ -149,4 +149,4 @@ def train(rank, folder):
 
 if __name__ == "__main__":
     with TemporaryDirectory() as folder:
-        torch.multiprocessing.start_processes(train, (folder,), nprocs=WORLD, start_method="fork")
+        torch.multiprocessing.spawn(train, args=(folder,), nprocs=WORLD)

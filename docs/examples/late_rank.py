@@ -36,4 +36,4 @@ if __name__ == "__main__":
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
-        torch.multiprocessing.start_processes(train, (f"{folder}/store",), nprocs=2, start_method="fork")
+        torch.multiprocessing.spawn(train, args=(f"{folder}/store",), nprocs=2)
