@@ -2,7 +2,7 @@
 
 make bench                           everything (about ten minutes)
 make bench BENCH=guard               the guard alone: costs, lateness, ends (about three minutes)
-make bench BENCH="tables house"      any of: peers guard distributed supervisor restarts states tables house
+make bench BENCH="tables house"      any of: peers guard distributed scaling supervisor restarts states tables house
 BENCH_CHECKOUT=DIR make bench        hardens copies of a checkout that the user has
 BENCH_NVRX=DIR make bench            measures these sources of nvidia-resiliency-ext too (their src folder)
 """
@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.bench import ends, guard, house, ranks, restarts, states, supervisor, tables
+from tests.bench import ends, guard, house, ranks, restarts, scaling, states, supervisor, tables
 from tests.bench.measure import Figures, Row, say
 from tests.bench.peers import others
 
-GROUPS = ("peers", "guard", "distributed", "supervisor", "restarts", "states", "tables", "house")
+GROUPS = ("peers", "guard", "distributed", "scaling", "supervisor", "restarts", "states", "tables", "house")
 
 
 def measured(groups: list[str]) -> list[Row]:
@@ -28,6 +28,7 @@ def measured(groups: list[str]) -> list[Row]:
     parts: dict[str, list[Callable[[], list[Row]]]] = {
         "guard": [lambda: guard.rows(told), lambda: ends.rows(told)],
         "distributed": [ranks.rows],
+        "scaling": [scaling.rows],
         "supervisor": [supervisor.rows],
         "restarts": [restarts.rows],
         "states": [states.rows],

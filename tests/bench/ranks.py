@@ -5,12 +5,14 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tests.bench.measure import MEMORY, Figures, Row, environment, figures_of, supervised
+from tests.bench.measure import MEMORY, Figures, Row, environment, figures_of, named, supervised
 
 WORLDS = (2, 4)
 SHARE = 1.3
 """A barrier that names every missing rank on every rank may cost so much more than one that does it on rank 0."""
 NOTE = 2.0
+FID = 1.25
+"""Three meetings, and states that are copied once more, may cost so much more than torchmetrics alone."""
 
 
 def rows() -> list[Row]:
@@ -18,6 +20,7 @@ def rows() -> list[Row]:
     with tempfile.TemporaryDirectory(dir=MEMORY) as name:
         env = environment(supervised(Path(name)))
         two, four = (figures_of("ranks_meet", str(world), env=env) for world in WORLDS)
+    fid = figures_of("ranks_fid", env=environment({}))
     return [
         Row(
             "barrier of 2 ranks over monitored_barrier",
@@ -34,6 +37,13 @@ def rows() -> list[Row]:
             peers=_told("broadcast_object_list", "decide", two, four),
         ),
         Row("note of a collective, of its begin or its end", two["note"], "us", NOTE),
+        Row(
+            "compute of a FID of 2 ranks over torchmetrics",
+            fid["all ranks"] / fid["torchmetrics"],
+            "times",
+            FID,
+            peers=f"({named([*fid.items()], ' s')}; 2048 features of 4000 images a side)",
+        ),
     ]
 
 
