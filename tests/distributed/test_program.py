@@ -29,11 +29,6 @@ def test_options_are_compared_by_name(one: str, other: str, differ: set[str]) ->
     assert {name for name, _ in set(here.items()) ^ set(there.items())} == differ
 
 
-def test_the_number_of_a_rank_is_its_own() -> None:
-    """As a program without a launcher is told it."""
-    assert program.arguments(["train.py", "0", "2"], (0, None)) == program.arguments(["train.py", "1", "2"], (1, 1))
-
-
 def test_no_value_is_told() -> None:
     """It may be a secret."""
     assert "hunter2" not in str(program.arguments(["train.py", "--key", "hunter2", "hunter2", "--a=hunter2"]))

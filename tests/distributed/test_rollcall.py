@@ -52,17 +52,23 @@ def test_one_that_differs_is_named_with_what_differs(last: dict[str, object], va
 
 
 def test_two_trainings_that_met_by_mistake_are_told_apart() -> None:
-    """By their program, else by the names of the arguments that differ; their values are told to nobody."""
+    """By their program; a rank that does not know its own is no other."""
     problem = rollcall.judge([record(0, program="a.py"), record(1, program="b.py")])
     assert problem is not None
     assert (problem.variable, problem.rank) == ("program", 1)
     assert "is b.py, but a.py on rank 0" in problem.reason
-    one, other = {"lr": "d1", "epochs": "d2"}, {"lr": "d3", "epochs": "d2", "amp": "d4"}
-    problem = rollcall.judge([record(0, program="a.py", arguments=one), record(1, program="a.py", arguments=other)])
-    assert problem is not None
-    assert (problem.variable, problem.rank) == ("arguments", 1)
-    assert "other arguments than on rank 0 on node-a (amp, lr);" in problem.reason
     assert rollcall.judge([record(0, program="a.py"), record(1)]) is None
+
+
+def test_other_arguments_are_remarked_and_refused_to_nobody() -> None:
+    """By their names: a rank may well be told a number of its own. Their values are told to nobody."""
+    one, other = {"lr": "d1", "epochs": "d2"}, {"lr": "d3", "epochs": "d2", "amp": "d4"}
+    ranks = [record(0, program="a.py", arguments=one), record(1, program="a.py", arguments=other)]
+    assert rollcall.judge(ranks) is None
+    assert (
+        "rank 1 on node-a was started with other arguments than rank 0 on node-a (amp, lr);"
+        in rollcall.remarks(ranks)[0]
+    )
 
 
 def test_the_few_are_named_and_not_the_many() -> None:

@@ -38,7 +38,7 @@ def own(place: Place, found: Found, backend: str, device: int | None) -> Record:
         nccl=found.nccl if devices.NCCL in backend else "",
         python=platform.python_version(),
         program=program.name_of(sys.argv),
-        arguments=program.arguments(sys.argv, (place.rank, place.local_rank)),
+        arguments=program.arguments(sys.argv),
         settings={name: os.environ[name] for name in MUST_AGREE if name in os.environ},
     )
 

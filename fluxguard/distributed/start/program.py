@@ -24,17 +24,16 @@ def name_of(argv: Sequence[str]) -> str:
     return "/".join(path.parts[-2:]) if path.name == "__main__.py" else path.name
 
 
-def arguments(argv: Sequence[str], numbers: Sequence[int | None] = ()) -> dict[str, str]:
+def arguments(argv: Sequence[str]) -> dict[str, str]:
     """Return a digest of the values of each option, by name.
 
-    Left out is what may well differ between ranks that belong together: paths, the `numbers` of this one, and options
-    whose names speak of a rank, a machine, a device or workers.
+    Left out is what may well differ between ranks that belong together: paths, and options whose names speak of a
+    rank, a machine, a device or workers.
     """
-    own = {str(number) for number in numbers if number is not None}
     found: dict[str, list[str]] = {}
     for option, value in _pairs(argv[1:]):
         if not _OF_ONE.search(option):
-            kept = value not in own and "/" not in value and "\\" not in value
+            kept = "/" not in value and "\\" not in value
             found.setdefault(option, []).extend([value] if kept else [])
     found = {option: values for option, values in found.items() if values or option != WORDS}
     return {option: hashlib.sha256("\0".join(values).encode()).hexdigest()[:_SHORT] for option, values in found.items()}

@@ -172,6 +172,14 @@ def remarks(records: Sequence[Record]) -> list[str]:
     if few is not None:
         odd, usual = few
         found.append(f"{odd.called} runs Python {odd.python}, {usual.called} {usual.python}; they work together")
+    few = _odd(records, lambda one: tuple(sorted(one.arguments.items())))
+    if few is not None:  # no error: what has to be equal among the ranks, the program alone knows
+        odd, usual = few
+        names = sorted({name for name, _ in set(odd.arguments.items()) ^ set(usual.arguments.items())})
+        found.append(
+            f"{odd.called} was started with other arguments than {usual.called} ({_some(names)}); if these are two "
+            "trainings that met by mistake, give each its own MASTER_PORT or --rdzv-id"
+        )
     seen: dict[tuple[object, ...], Record] = {}
     for one in records:
         other = one if one.local_rank is None else seen.setdefault((*one.machine, one.local_rank), one)
@@ -195,20 +203,11 @@ def _programs(records: Sequence[Record]) -> Problem | None:
     known = [one for one in records if one.program]
     again = "if two trainings met at one MASTER_PORT or --rdzv-id, give each its own"
     few = _odd(known, lambda one: one.program)
-    if few is not None:
-        odd, usual = few
-        advice = f"start the same one on all ranks; {again}"
-        return _differs(odd, usual, "program", f"is {odd.program}", usual.program, advice)
-    few = _odd(known, lambda one: tuple(sorted(one.arguments.items())))
     if few is None:
         return None
     odd, usual = few
-    names = sorted(name for name, _ in set(odd.arguments.items()) ^ set(usual.arguments.items()))
-    reason = (
-        f"{odd.program} was started with other arguments than on {usual.called} ({_some(list(dict.fromkeys(names)))}); "
-        f"start it with the same ones on all ranks (what has to differ can come from the environment); {again}"
-    )
-    return Problem(source=odd.called, variable="arguments", reason=reason, rank=odd.rank)
+    advice = f"start the same one on all ranks; {again}"
+    return _differs(odd, usual, "program", f"is {odd.program}", usual.program, advice)
 
 
 def _backends(records: Sequence[Record]) -> Problem | None:
