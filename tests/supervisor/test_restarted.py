@@ -21,7 +21,7 @@ SAYS = (
 )
 RAISED = (
     "[rank0]: Traceback (most recent call last):",
-    '[rank0]:   File "/work/train.py", line 13, in <module>',
+    '[rank0]:   File "/workspace/train.py", line 13, in <module>',
     "[rank0]: fluxguard.errors.RanksDisagree: the ranks have come to different places: rank 0 is at #4 barrier 'a'",
 )
 
