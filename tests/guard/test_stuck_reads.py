@@ -130,7 +130,7 @@ def test_a_slow_read_of_a_page_is_never_given_up(spawn: Spawn, run: RunDir, thre
     """A byte each 0.2 s for four times the limit, on a thread of ours as well: nothing is healed, nothing is said."""
     fault = start(spawn, run, str(4 * LIMIT), thread, fault="slow_reader.py")
     assert fault.ends() == 0
-    assert "read 2" in fault.output
+    assert int(fault.output.split("read ")[1].split()[0]) > 2 * LIMIT / 0.2  # four times, on a free machine
     assert "opened again" not in fault.output
 
 

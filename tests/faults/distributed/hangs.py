@@ -26,7 +26,7 @@ HARD = 40.0
 WORLD, GUARDED, LIMIT, CASES = int(sys.argv[1]), sys.argv[2] == "guarded", float(sys.argv[3]), sys.argv[4:]
 EPOCHS, STOP = 4, 2
 NEVER = {("stopped", 1), ("stopped_host", 0), ("cached", 1)}  # the ranks that do not end
-START = 30.0  # what a busy machine may need to connect the ranks
+START = 30.0  # what a busy machine may need to connect the ranks, or to bring them to a place where they disagree
 GROUP = []  # whose collectives torch gives up soon, so that what hangs here has an end
 
 
@@ -64,7 +64,7 @@ def mismatch(rank):
             dist.barrier(GROUP[0])
         gathered(rank)
         time.sleep(HARD)  # the others train on, and rank 0 is one barrier behind
-    distributed.barrier("after saving" if rank == 0 else "end of epoch")
+    distributed.barrier("after saving" if rank == 0 else "end of epoch", limit=START)
 
 
 def early_stop(rank):
@@ -73,11 +73,11 @@ def early_stop(rank):
         if rank == 0 and epoch == STOP:
             break
         if GUARDED:
-            distributed.barrier("end of epoch", epoch=epoch)
+            distributed.barrier("end of epoch", epoch=epoch, limit=START)
         else:
             gathered(rank)
     if GUARDED:
-        distributed.barrier("end")
+        distributed.barrier("end", limit=START)
     else:
         dist.barrier(GROUP[0])
         time.sleep(HARD)
@@ -177,7 +177,7 @@ def ok(rank):
 
 def ahead(rank):
     """A rank is at another step."""
-    distributed.barrier("end of epoch", epoch=1, step=100 + (rank == WORLD - 1))
+    distributed.barrier("end of epoch", epoch=1, step=100 + (rank == WORLD - 1), limit=START)
 
 
 def told(**said):
