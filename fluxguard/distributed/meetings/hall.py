@@ -24,8 +24,8 @@ from fluxguard.guard import peers
 
 _SWEEP = 64  # meetings whose keys are deleted at once, each by its own rank
 _LINGER = 1.0  # at the end of the process with the store, for ranks that have yet to read what it holds
-_LINGER_POLL = 0.005
-_MOMENT = 0.2
+_LINGER_POLL = 0.005  # the others have mostly read it already
+_MOMENT = 0.2  # in which the others, whose collective fails at the same time, can say so too
 _END = 0.3  # for threads that only have to come out of their queues
 _FIRST = 1000  # of all that is done at the end
 
